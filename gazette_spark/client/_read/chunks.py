@@ -127,13 +127,14 @@ class ChunkReader(Closing, ABC):
                 while missing != 0 and self._ready(raises=not parts):
                     parts.append(self._take(missing))
                     missing -= len(parts[-1]) if missing > 0 else 0
-            except GazetteError:
+            except BaseException as error:
                 # The error comes again with the next call, so the bytes before it are not lost.
-                if parts and missing > 0 and self._errors_last and not self._ended():
+                comes_again = isinstance(error, GazetteError) and self._errors_last and not self._ended()
+                if parts and missing > 0 and comes_again:
                     return b"".join(parts)
                 if parts:
-                    # The error does not come again, so the bytes go back to the buffer and the offset to
-                    # where it was.
+                    # The error does not come again, or is one such as KeyboardInterrupt, so the bytes go back
+                    # to the buffer and the offset to where it was.
                     self._rest, self._rest_at = Chunk(began, b"".join(parts)), 0
                 raise
         return b"".join(parts)

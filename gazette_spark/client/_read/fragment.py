@@ -222,6 +222,11 @@ class FragmentReader(ChunkReader):
             # A generator that has raised looks like one at its end, so the error is kept and raised again.
             self._failure = error
             raise
+        except BaseException as error:
+            # KeyboardInterrupt, or an error of the caller's stream.
+            what, cause = f"reader of a fragment of journal {self.journal!r}", type(error).__name__
+            self._failure = ClosedError(what, f"its last read was interrupted by {cause}")
+            raise
         return None
 
     def _move(self, offset: int) -> None:

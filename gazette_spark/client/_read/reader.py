@@ -208,6 +208,11 @@ class Reader(ChunkReader):
                 chunk = next(self._chunks, None)
             except GazetteError as error:
                 self._failure = self.explain(error)
+            except BaseException as error:
+                # KeyboardInterrupt, or an error of the caller's function that returns tokens.
+                interrupted = f"its last read was interrupted by {type(error).__name__}"
+                self._failure = ClosedError(f"reader of journal {self.journal!r}", interrupted)
+                raise
         # A chunk that has arrived is returned even if the reader was cancelled meanwhile.
         if chunk is None and (failure := self._ended() or self._failure):
             raise failure
@@ -522,11 +527,14 @@ class RetryReader(ChunkReader):
         chunk, failure = None, None
         try:
             chunk = next(self._chunks_left, None)
-        except GazetteError as error:
-            failure = error
+        except BaseException as error:
             # The old generator has ended with its error. A new one makes the next call of `next` try again at
-            # the offset.
+            # the offset. Otherwise a reader that KeyboardInterrupt or the caller's function for tokens has
+            # interrupted would appear to be at its end.
             self._chunks_left = self._chunks()
+            if not isinstance(error, GazetteError):
+                raise
+            failure = error
         # ClosedError says more than the error of a cancelled call. A chunk that has arrived is not lost.
         if chunk is None and (failure := self._ended() or failure):
             raise failure

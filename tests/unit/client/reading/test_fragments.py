@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import pickle
 import tracemalloc
@@ -14,8 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gazette_spark.client._read.fragment import FragmentReader
 from gazette_spark.client._read.fragment_urls import FragmentOpener, open_fragment_url
-from gazette_spark.errors import CorruptFragmentError, DirectReadError, ProtocolError
+from gazette_spark.errors import ClosedError, CorruptFragmentError, DirectReadError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from tests.unit.client.reading.test_decoders import COMPRESSED, ENCODED, TEXT
@@ -280,3 +282,17 @@ def test_http_corrupt_fragment_hides_the_signature() -> None:
     ):
         fetch(client, fragment_of())
     assert caught.value.source == "https://store/x"
+
+
+def test_an_interrupted_read_of_a_fragment_is_not_its_end() -> None:
+    """A caller that ignores the interruption is told that bytes are missing."""
+
+    class Interrupted(io.BytesIO):
+        def read(self, _size: int | None = -1, /) -> bytes:
+            raise KeyboardInterrupt
+
+    with FragmentReader(Interrupted(), fragment_of()) as reader:
+        with pytest.raises(KeyboardInterrupt):
+            next(reader)
+        with pytest.raises(ClosedError, match="interrupted by KeyboardInterrupt"):
+            reader.read()

@@ -326,3 +326,17 @@ def test_a_single_call_fails_as_it_failed(stub: StubBroker, client: Client) -> N
         assert (got, type(raised)) == (CONTENT[:3], error)
         assert reader.offset == 3
     assert len(stub.requests("Read")) == 3
+
+
+def test_an_interrupted_single_call_is_not_at_its_end(stub: StubBroker) -> None:
+    """A caller that ignores the interruption is told that bytes are missing."""
+
+    def token() -> str:
+        raise KeyboardInterrupt
+
+    stub.script("Read", serve)
+    with Client(stub.endpoint, token=token) as client, client.reader(JOURNAL) as reader:
+        with pytest.raises(KeyboardInterrupt):
+            next(reader)
+        with pytest.raises(ClosedError, match=r"interrupted by KeyboardInterrupt"):
+            reader.read()

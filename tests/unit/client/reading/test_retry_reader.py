@@ -181,6 +181,43 @@ def jumping(request: pb.ReadRequest) -> list[Act]:
     return [meta(offset, begin=200), chunk(offset, CONTENT[offset:]), not_yet(HEAD)]
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, ZeroDivisionError])
+def test_an_interrupted_reader_goes_on(stub: StubBroker, interruption: type[BaseException]) -> None:
+    """After Ctrl-C, or an error of the caller's function for tokens, a reader is not at its end."""
+    streams = iter([False, True, False])
+
+    def token() -> str:
+        if next(streams):
+            raise interruption
+        return "token"
+
+    stub.script("Read", [meta(0), chunk(0, CONTENT[:100])], serve)
+    with Client(stub.endpoint, token=token) as client, client.read(JOURNAL) as reader:
+        assert len(next(reader).content) == 100
+        with pytest.raises(interruption):
+            next(reader)
+        assert reader.offset == 100
+        assert reader.read() == CONTENT[100:]
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, ZeroDivisionError])
+def test_an_interrupted_read_loses_no_bytes(stub: StubBroker, interruption: type[BaseException]) -> None:
+    """The bytes that had arrived come with the next read."""
+    streams = iter([False, True, False])
+
+    def token() -> str:
+        if next(streams):
+            raise interruption
+        return "token"
+
+    stub.script("Read", [meta(0), chunk(0, CONTENT[:100])], serve)
+    with Client(stub.endpoint, token=token) as client, client.read(JOURNAL) as reader:
+        with pytest.raises(interruption):
+            reader.read()
+        assert reader.offset == 0
+        assert reader.read() == CONTENT
+
+
 def test_a_jump_shows_in_the_offsets(stub: StubBroker, client: Client) -> None:
     """Iterating never raises for a jump; offsets and ``jumps`` tell."""
     stub.script("Read", jumping)
