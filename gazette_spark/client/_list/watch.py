@@ -455,10 +455,10 @@ class _ListStream:
 
     def __init__(self, connection: Connection, request: pb.ListRequest, timeout_s: float) -> None:
         self._connection = connection
+        # First, because the caller's function for tokens may raise: nobody would give a channel back.
+        metadata = list_metadata(connection, request.selector)
         self._channel = connection.lease()
-        self._call = pb_grpc.JournalStub(self._channel).List(
-            request, timeout=timeout_s, metadata=list_metadata(connection, request.selector)
-        )
+        self._call = pb_grpc.JournalStub(self._channel).List(request, timeout=timeout_s, metadata=metadata)
 
     def messages(self) -> Iterator[pb.ListResponse]:
         """Yield the stream's messages. Its failure is raised as one of the package's errors."""
@@ -478,7 +478,7 @@ class _ListStream:
     def close(self) -> None:
         """End the call and its connection. A new one shows whether the broker can still be reached."""
         settle(self._call)
-        self._channel.close()
+        self._connection.give_back(self._channel, silent=True)
 
 
 def _check_above_zero(name: str, value: float) -> None:

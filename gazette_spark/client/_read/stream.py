@@ -227,10 +227,11 @@ class ReadStream:
         self._request = request
         # Whether the call ended without any answer, after which its channel is not used for another call.
         self._silent = False
+        # First, because the caller's function for tokens may raise: nobody would give a channel back.
+        metadata = connection.metadata(journal_claims(Capability.READ, request.journal))
         # A channel of its own, because the streams of a connection share a window: a slow reader would stop
         # all others.
         self._channel: grpc.Channel | None = connection.lease()
-        metadata = connection.metadata(journal_claims(Capability.READ, request.journal))
         self._call = pb_grpc.JournalStub(self._channel).Read(request, timeout=timeout_s, metadata=metadata)
 
     def messages(self) -> Iterator[pb.ReadResponse]:

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from gazette_spark.client import Client
+from gazette_spark.client import Client, WatchedList
 from gazette_spark.client._transport.channel import Connection, Endpoint, rpc_error, settle
 from gazette_spark.client._transport.credentials import Credentials
 from gazette_spark.errors import (
@@ -22,6 +22,7 @@ from gazette_spark.errors import (
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata
+from tests.unit.client.listings import pages
 
 
 @pytest.mark.parametrize(
@@ -172,6 +173,27 @@ def test_readers_that_are_dropped(monkeypatch: pytest.MonkeyPatch, collects_when
                     assert next(reader).content == b"x"
         finally:
             gc.enable()
+
+
+def test_streams_that_have_ended_leave_no_channel() -> None:
+    """A watch closes its channel, and a stream whose token cannot be had opens none."""
+    fails = False
+
+    def token() -> str:
+        if fails:
+            raise ZeroDivisionError
+        return "token"
+
+    with StubBroker() as broker, Client(broker.endpoint, timeout_s=10, token=token) as client:
+        broker.script("List", [*pages(5, ["a/journal"]), Hang()])
+        for _ in range(2):
+            with WatchedList(client):
+                assert client.default_connection.is_open
+            assert not client.default_connection.is_open
+        fails = True
+        with pytest.raises(ZeroDivisionError):
+            client.read("a/journal").read()
+        assert not client.default_connection.is_open
 
 
 def test_grpc_has_what_settle_asks_for() -> None:
