@@ -99,7 +99,8 @@ class Client(Closing):
                 or at private addresses although the broker's is public. Other ``https://`` stores need no
                 entry.
             token: Token to send with each call, which cannot be renewed, or a function that returns the
-                current token. Any thread calls the function, for each request.
+                current token. Any thread calls the function, for each request, which raises the function's
+                errors without a retry.
             token_file: File with the token to send, read again when it changes. It overrides ``token``, which
                 is sent while the file cannot be read.
             auth_keys: Keys shared with the brokers, as in ``BROKER_AUTH_KEYS``: each call gets a separate

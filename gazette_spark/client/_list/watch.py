@@ -101,7 +101,7 @@ class LiveList(Closing, ABC):
         self._on_update = on_update
         self._changed = threading.Condition()
         self._latest: Listing | None = None
-        self._failure: GazetteError | None = None
+        self._failure: Exception | None = None
         self._closed = threading.Event()
         self._pid = os.getpid()
         # Started by `start`, not here: a thread in the constructor would run before a subclass is complete.
@@ -146,8 +146,9 @@ class LiveList(Closing, ABC):
                 if (first := self.wait_for_update(timeout_s=left_s + START_MARGIN_S)) is not None:
                     return first
             raise self._without_listing()
-        except GazetteError:
-            # The thread must not go on in the background after its caller was told that there is no list.
+        except BaseException:
+            # The thread must not go on in the background after its caller was told that there is no list, or
+            # was interrupted.
             self.close()
             raise
 
@@ -156,6 +157,7 @@ class LiveList(Closing, ABC):
 
         Raises:
             GazetteError: the updates have failed permanently, or were never started.
+            Exception: the client's function for tokens has failed.
         """
         with self._changed:
             self._check_usable()
@@ -173,6 +175,7 @@ class LiveList(Closing, ABC):
 
         Raises:
             GazetteError: the updates have failed permanently.
+            Exception: the client's function for tokens has failed.
         """
         with self._changed:
             self._check_usable()
@@ -227,9 +230,11 @@ class LiveList(Closing, ABC):
     def _run_to_end(self) -> None:
         try:
             self._run()
-        except GazetteError as error:
+        # Also an error of the client's function for tokens: without a failure, callers would take the last
+        # listing for the current one, and wait for the next one forever.
+        except Exception as error:  # noqa: BLE001
             if not self._closed.is_set():
-                logger.warning("listing has failed list=%r cause=%s", self, error)
+                logger.warning("listing has failed list=%r cause=%s", self, str(error) or repr(error))
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()

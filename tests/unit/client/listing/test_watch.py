@@ -6,7 +6,8 @@ import logging
 import os
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from time import monotonic
 
@@ -166,6 +167,32 @@ def test_what_will_not_heal_fails_at_once(
         assert "failed" in repr(watched)
     finally:
         watched.close()
+
+
+@pytest.mark.parametrize("make", [WatchedList, partial(PolledList, interval_s=0.05)], ids=["watch", "poll"])
+def test_a_function_for_tokens_that_fails_is_told(
+    stub: StubBroker, make: Callable[[Client], WatchedList | PolledList]
+) -> None:
+    """The start raises its error, and so does whoever waits for the next listing."""
+    fails = True
+
+    def token() -> str:
+        if fails:
+            raise ZeroDivisionError("no token today")
+        return "token"
+
+    stub.script("List", pages(5, ["a/one"]) if make is WatchedList else [message("a/one", revision=5)])
+    with Client(stub.endpoint, timeout_s=WAIT_S, token=token) as client:
+        with pytest.raises(ZeroDivisionError):
+            make(client).start()
+        fails = False
+        with make(client) as listed:
+            first = listed.list()
+            fails = True
+            with pytest.raises(ZeroDivisionError):
+                listed.wait_for_update(first, timeout_s=WAIT_S)
+            with pytest.raises(ZeroDivisionError):
+                listed.list()
 
 
 @pytest.mark.slow
