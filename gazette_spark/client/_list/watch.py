@@ -464,6 +464,7 @@ class _ListStream:
         metadata = list_metadata(connection, request.selector)
         self._channel = connection.lease()
         self._call = pb_grpc.JournalStub(self._channel).List(request, timeout=timeout_s, metadata=metadata)
+        connection.cancel_on_close(self._channel, self.cancel)
 
     def messages(self) -> Iterator[pb.ListResponse]:
         """Yield the stream's messages. Its failure is raised as one of the package's errors."""

@@ -233,6 +233,7 @@ class ReadStream:
         # all others.
         self._channel: grpc.Channel | None = connection.lease()
         self._call = pb_grpc.JournalStub(self._channel).Read(request, timeout=timeout_s, metadata=metadata)
+        connection.cancel_on_close(self._channel, self.cancel)
 
     def messages(self) -> Iterator[pb.ReadResponse]:
         """Yield the stream's messages. Its failure is raised as one of the package's errors."""

@@ -202,8 +202,9 @@ class Connection:
         self._lock = threading.RLock()
         # Channels wait here for the next reader, because making a connection costs more than a short read.
         self._idle: list[grpc.Channel] = []
-        self._leased: set[grpc.Channel] = set()
-        """Referenced here so that the garbage collector does not close the channel of a collected reader."""
+        self._leased: dict[grpc.Channel, Callable[[], object] | None] = {}
+        """Leased channels, and what cancels their calls. The references also keep the garbage collector from
+        closing the channel of a collected reader."""
         self._shared: grpc.Channel | None = None
         self._stubs: dict[Callable[[grpc.Channel], Any], Any] = {}
         """Stubs of the shared channel by class. Creating one costs as much as a call."""
@@ -333,15 +334,23 @@ class Connection:
             self._check_usable()
             self._refresh_tls()
             channel = self._idle.pop() if self._idle else self._new_channel()
-            self._leased.add(channel)
+            self._leased[channel] = None
             self._begin_call()
             return channel
+
+    def cancel_on_close(self, channel: grpc.Channel, cancel: Callable[[], object]) -> None:
+        """Call ``cancel``, which ends a leased channel's call, when this connection is closed."""
+        with self._lock:
+            self._leased[channel] = cancel
+            is_closed = self._closed
+        if is_closed:
+            cancel()
 
     def give_back(self, channel: grpc.Channel, *, silent: bool = False) -> None:
         """Take back a leased channel without a call. A ``silent`` one, which gave no answer, is closed."""
         self.release()
         with self._lock:
-            self._leased.discard(channel)
+            self._leased.pop(channel, None)
             if not (silent or self._closed) and len(self._idle) < IDLE_CHANNELS:
                 self._idle.append(channel)
                 return
@@ -387,6 +396,13 @@ class Connection:
             self._closed = True
             channels = self._take_channels()
             http, self._http = self._http, None
+            # A copy, because a cancelled call may give its channel back.
+            leased = self._leased.copy()
+        # Leased channels are closed when they are given back: closing them now would wait for their readers,
+        # which may not be reading.
+        for cancel_call in leased.values():
+            if cancel_call is not None:
+                cancel_call()
         for channel in channels:
             channel.close()
         if http is not None:

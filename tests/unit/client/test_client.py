@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 import time
 from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
 
-from gazette_spark.client import Client
+from gazette_spark.client import Client, WatchedList
 from gazette_spark.client._list.apply import CHANGES_PER_APPLY
 from gazette_spark.client._list.listing import ListedFragment
 from gazette_spark.client._read.heads import CALLS_IN_FLIGHT, MANY, Tail
@@ -413,6 +414,35 @@ def test_a_closed_client_makes_no_calls(stub: StubBroker) -> None:
         client.write_head(JOURNAL)
     with pytest.raises(ClosedError, match="it is closed"):
         client.read(JOURNAL).read()
+
+
+@pytest.mark.timeout(20)
+def test_closing_ends_what_waits(stub: StubBroker) -> None:
+    """Readers and a watch in progress fail when their client is closed, not at their next deadline."""
+    stub.script("Read", [metadata(JOURNAL, 0, 100), chunk(0, b"x"), Hang()])
+    stub.script("List", [*listings.pages(5, [JOURNAL]), Hang()])
+    errors: list[Exception] = []
+
+    def wait_for_bytes() -> None:
+        with pytest.raises(ClosedError) as caught:
+            next(waiting)
+        errors.append(caught.value)
+
+    with Client(stub.endpoint) as client:
+        watched = WatchedList(client)
+        first = watched.start()
+        waiting, paused = client.read(JOURNAL, block=True), client.read(JOURNAL, block=True)
+        assert next(waiting).content == next(paused).content == b"x"
+        thread = threading.Thread(target=wait_for_bytes)
+        thread.start()
+        client.close()
+        thread.join()
+        assert "it is closed" in str(errors)
+        with pytest.raises(ClosedError, match="it is closed"):
+            next(paused)
+        with pytest.raises(ClosedError, match="it is closed"):
+            watched.wait_for_update(first, timeout_s=10)
+        watched.close()
 
 
 @pytest.mark.parametrize(
