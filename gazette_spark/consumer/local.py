@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -73,7 +74,7 @@ class LocalShard:
         fqn: str,
         *,
         hints: Hints,
-        directory: Path,
+        new_directory: Callable[[], Path],
         after: RunningShard | None = None,
         is_standby: bool = False,
         on_status: Callable[[], None] = lambda: None,
@@ -86,7 +87,7 @@ class LocalShard:
             spec: Spec of the shard.
             fqn: Name that no shard of another application has.
             hints: Storage for hints of recovery logs.
-            directory: An empty folder for the files of the store, which is removed at the end.
+            new_directory: Makes an empty folder for the files of the store, which is removed at the end.
             after: The previous assignment, which has to end first.
             is_standby: Whether to wait for :meth:`promote` before taking over.
             on_status: Called after each change of the status, in any thread.
@@ -96,7 +97,8 @@ class LocalShard:
         self.spec = spec
         self.fqn = fqn
         self._hints = hints
-        self._directory = directory
+        self._new_directory = new_directory
+        self._directory: Path | None = None
         self._after = after
         # One service makes all appends of the assignment, so closing it ends everything that the assignment
         # writes. A service whose recorder was fenced off cannot append to that log any more, so the next
@@ -296,7 +298,8 @@ class LocalShard:
                 self._store.destroy()
             except Exception:
                 logger.exception("shard.store_not_destroyed shard=%s", self.spec.id)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _serve(self) -> None:
         """Take over the shard, restore its state, and run its transactions."""
@@ -307,13 +310,15 @@ class LocalShard:
             self._after.join()
             # Otherwise the chain of assignments would keep all their stores in memory.
             self._after = None
+        # Make the folder here and not before the thread runs: a full disk ends this shard, not its host.
+        directory = self._directory = self._step("making a folder for the store", self._new_directory)
         # Recover the files of the store. In this step, a standby follows the primary's log until it is
         # promoted. Then it takes over the log, and from here on no other host can record.
         recovered: Recovered | None = None
         # A store that is not recorded, such as a remote database, has nothing to recover.
         if log := recovery_log(self.spec):
             self._become(pc.ReplicaStatus.BACKFILL)
-            recovered = self._step("recovery of the store", lambda: self._play(log))
+            recovered = self._step("recovery of the store", lambda: self._play(log, directory))
         # Reading the status may already have made this step; see status.
         if self.status.code != pc.ReplicaStatus.STANDBY:
             self._become(pc.ReplicaStatus.STANDBY)
@@ -386,7 +391,7 @@ class LocalShard:
             # promotion or stop.
             self._moved.wait()
 
-    def _play(self, log: str) -> Recovered:
+    def _play(self, log: str, directory: Path) -> Recovered:
         """Play the recovery log, take it over, and begin to record, however long the brokers take.
 
         A standby takes it over only when it is promoted.
@@ -399,7 +404,7 @@ class LocalShard:
                 check_recovery_log(self.client.get_journal(log).spec)
                 # Read hints again at each attempt, because another primary may have stored newer ones.
                 self.recovered_hints = hints_of(self.spec, self._hints)
-                player = Player(self.client, pick_hints(self.recovered_hints, log), self._directory)
+                player = Player(self.client, pick_hints(self.recovered_hints, log), directory)
                 # Use a new author for each attempt: the hand-off of a failed attempt may still be in the log,
                 # and must not look like this one's.
                 author = new_author()
@@ -453,6 +458,10 @@ RESTART = RestartPolicy()
 """Default policy for starting failed shards again."""
 
 
+FOLDER_ID_CHARS = 40
+"""Number of characters of a shard's id in the name of its folder, which serve its reader only."""
+
+
 class ShardFolders:
     """The folder for the files of running stores. Each assignment has a subfolder."""
 
@@ -473,8 +482,10 @@ class ShardFolders:
     def new(self, shard_id: str) -> Path:
         """Return an empty folder for an assignment of a shard."""
         assert self._path is not None
-        # Use a new name each time, because a killed process may have left files behind.
-        return Path(tempfile.mkdtemp(prefix=shard_id.replace("/", "_") + "-", dir=self._path))
+        # Use a new name each time, because a killed process may have left files behind. An id may have more
+        # bytes than the name of a folder.
+        prefix = shard_id.replace("/", "_")[:FOLDER_ID_CHARS]
+        return Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=self._path))
 
     def close(self) -> None:
         """Remove the folder if it is temporary."""
@@ -602,7 +613,7 @@ class LocalHost(Closing):
             spec,
             f"{NAME_ROOT}/{self.name}/items/{spec.id}",
             hints=self._hints,
-            directory=self._folders.new(spec.id),
+            new_directory=partial(self._folders.new, spec.id),
             after=after,
         )
         shard.start()

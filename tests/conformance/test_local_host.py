@@ -287,6 +287,31 @@ def test_a_failed_shard_stops_alone(rig: Rig) -> None:
     assert rig.database.state()["shard-two"] == {"good": 1}
 
 
+def test_a_long_id_names_a_folder(rig: Rig) -> None:
+    """A shard whose id has more bytes than a file's name may have runs like any other."""
+    rig.publish("a")
+    long_id = "ä" * 256
+    with rig.host(rig.spec(long_id), rig.spec()) as host:
+        for shard_id in (long_id, SHARD):
+            wait_through(host, rig.client, shard_id, rig.source)
+        assert rig.database.state() == {SHARD: {"a": 1}, long_id: {"a": 1}}
+
+
+def test_a_shard_without_a_folder_fails_alone(rig: Rig, tmp_path: Path) -> None:
+    """A disk that takes no more folders ends the shards that need one, and none that runs."""
+    work_dir = tmp_path / "work"
+    with LocalHost(rig.app, rig.client, [rig.spec()], work_dir=work_dir, restart=None) as host:
+        rig.wait(host)
+        shutil.rmtree(work_dir)
+        change = pc.ApplyRequest.Change(upsert=rig.spec("shard-two"))
+        assert host.apply([change]).status == pc.OK
+        wait_until("shard-two is FAILED", lambda: code_of(host, "shard-two") == Code.FAILED)
+        failed = {shard.spec.id: shard for shard in host.list_shards().shards}["shard-two"]
+        assert "making a folder for the store" in failed.status[0].errors[0]
+        rig.publish("a")
+        rig.wait(host)
+
+
 def test_a_failed_shard_is_started_again(rig: Rig) -> None:
     """By itself, where it was, after ever longer; status and metrics say so, and nothing counts twice."""
     rig.app.refuses = "bad"

@@ -122,7 +122,7 @@ class Rig:
         app = StoredTotals(kind, self.output, self.root / "shared.sqlite")
         fqn, directory = f"{shards.NAME_ROOT}/test/items/{SHARD}", self.root / "work" / "standby"
         shard = shards.LocalShard(
-            app, self.client, self.spec, fqn, hints={}, directory=directory, is_standby=True
+            app, self.client, self.spec, fqn, hints={}, new_directory=lambda: directory, is_standby=True
         )
         shard.start()
         try:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -450,7 +451,7 @@ class ClusterHost(Closing):
             # The full name above is the key of the spec, as in Gazette. Stores use it for a shard's
             # checkpoint, so a shard continues when a member in another language takes it over.
             hints=EtcdHints(self._etcd, guard),
-            directory=self._folders.new(shard_id),
+            new_directory=partial(self._folders.new, shard_id),
             after=after,
             is_standby=self._assigned[shard_id].slot > 0,
             # The membership's thread publishes the status, and it waits for the mirror.
