@@ -304,6 +304,10 @@ def _decode_member(parts: list[str], kv: pe.KeyValue) -> ClusterMember:
 
 def _decode_assignment(parts: list[str], kv: pe.KeyValue) -> ShardAssignment:
     shard, zone, suffix, slot = parts
+    # Other spellings of a number would name another key when a leader removes or moves the assignment. Its
+    # transaction, with the steps of other shards, would fail again and again.
+    if int(slot) < 0 or slot != str(int(slot)):
+        raise ValueError(f"slot {slot!r} is not a number such as 0")
     status = pc.ReplicaStatus.FromString(kv.value)
     return ShardAssignment(
         shard,

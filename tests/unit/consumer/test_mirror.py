@@ -1,10 +1,13 @@
-"""The mirror of a cluster's keys: whether keys can have come from earlier ones."""
+"""The mirror of a cluster's keys: whether keys can have come from earlier ones, and which it leaves out."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+
 import pytest
 
-from gazette_spark.consumer._cluster.mirror import follows
+from gazette_spark.consumer._cluster.mirror import ClusterMirror, follows
 from gazette_spark.protocol import etcd_pb2 as pe
 
 A3, B5 = (pe.KeyValue(key=key, value=b"1", mod_revision=at, lease=7) for key, at in ((b"a", 3), (b"b", 5)))
@@ -42,3 +45,32 @@ def test_keys_follow_from_earlier_ones(keys: list[pe.KeyValue], revision: int, e
 def test_the_first_keys_follow() -> None:
     """Before the first read there is nothing that could contradict."""
     assert follows({}, 0, {kv.key: kv for kv in (A3, B5)}, 6)
+
+
+class _Etcd:
+    """An Etcd with fixed keys."""
+
+    def __init__(self, *keys: str) -> None:
+        self._kvs = [pe.KeyValue(key=f"/app/{key}".encode(), mod_revision=5) for key in keys]
+
+    def range(self, _prefix: str) -> tuple[pe.ResponseHeader, list[pe.KeyValue]]:
+        return pe.ResponseHeader(revision=6), self._kvs
+
+    def watch(self, _prefix: str, _revision: int, ended: threading.Event) -> Iterator[pe.WatchResponse]:
+        ended.wait()
+        yield from ()
+
+
+@pytest.mark.parametrize("slot", ["00", "+1", "-1", " 1", "1_0", "٣", "x", ""])
+def test_a_slot_has_one_spelling(slot: str) -> None:
+    """A leader could not remove an assignment whose key it would spell otherwise, so it is left out."""
+    etcd = _Etcd(
+        "assign/shard#zone#member#0", f"assign/shard#zone#member#{slot}", "assign/shard#zone#other#12"
+    )
+    with ClusterMirror(etcd, "/app") as mirror:  # type: ignore[arg-type]  # As much of Etcd as is needed.
+        mirror.start()
+        state = mirror.wait_for(6, 10)
+    assert [(assignment.suffix, assignment.slot) for assignment in state.assignments] == [
+        ("member", 0),
+        ("other", 12),
+    ]
