@@ -27,6 +27,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import Future
+from types import NoneType
 from typing import Any
 
 from google.protobuf.json_format import ParseDict, ParseError
@@ -43,6 +44,9 @@ NEXT = "next.json"
 
 SEALED = b" "
 """First byte of a file that has a seal."""
+
+_LEAVES = frozenset({str, int, float, bool, NoneType})
+"""Types of most values that contain no others."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 
@@ -84,7 +88,7 @@ class JsonFileStore:
         """
         try:
             content = build_state_file(self.state, checkpoint)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             return finished_operation(error)
         self._recorder.barrier(wait_for)
         try:
@@ -104,8 +108,9 @@ def build_state_file(state: object, checkpoint: pc.Checkpoint) -> bytes:
     """Return the content of a state file.
 
     Raises:
-        TypeError: the state contains other values than JSON values.
+        TypeError: the state contains other values than JSON values, or a key that is not a text.
         ValueError: the state contains a number that JSON cannot represent, or refers to itself.
+        RecursionError: the state is nested too deeply.
     """
     sources = sorted(checkpoint.sources.items())
     offsets = {journal: source.read_through for journal, source in sources}
@@ -131,8 +136,30 @@ def build_state_file(state: object, checkpoint: pc.Checkpoint) -> bytes:
     }
     documents = (offsets, state, whole)
     lines = [json.dumps(document, separators=(",", ":"), allow_nan=False) for document in documents]
+    # After the encoder, which refuses a state that refers to itself.
+    _check_keys(state)
     content = SEALED + ("\n".join(lines) + "\n").encode()
     return content + seal_line(content)
+
+
+def _check_keys(state: object) -> None:
+    """Refuse keys that the encoder would turn into texts.
+
+    The recovered state would have other keys than the committed one, or lack entries: 1 and "1" are one.
+    """
+    containers: list[Any] = [[state]]
+    while containers:
+        container = containers.pop()
+        if isinstance(container, dict):
+            for key in container:
+                if type(key) is not str and not isinstance(key, str):
+                    problem = f"the state has the key {key!r}, but the keys of a JSON object must be texts"
+                    raise TypeError(f"{problem}: give the entry another key, such as {str(key)!r}")
+            container = container.values()
+        # A look at the type is cheaper than isinstance, and a loop than a list for each of many objects.
+        for item in container:
+            if type(item) not in _LEAVES and isinstance(item, dict | list | tuple):
+                containers.append(item)  # noqa: PERF401
 
 
 def parse_state_file(content: bytes, path: str) -> tuple[Any, pc.Checkpoint]:

@@ -162,14 +162,32 @@ def test_a_json_store_recovers_from_a_commit_that_was_cut_off(hosts: Hosts) -> N
     assert JsonFileStore(hosts.recover(), 0).state == 2
 
 
-@pytest.mark.parametrize("state", [{1, 2}, float("nan"), {"x": b""}], ids=["set", "nan", "bytes"])
+def deep() -> object:
+    """Return lists in lists, more than an encoder can follow."""
+    state: list[Any] = []
+    for _ in range(100_000):
+        state = [state]
+    return state
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param({1, 2}, id="set"),
+        pytest.param(float("nan"), id="nan"),
+        pytest.param({"x": b""}, id="bytes"),
+        pytest.param({1: "a", "1": "b"}, id="number as key"),
+        pytest.param([{"a": ({None: 1},)}], id="null as key, inside"),
+        pytest.param(deep(), id="deep"),
+    ],
+)
 def test_what_is_no_json_fails_the_commit(hosts: Hosts, state: object) -> None:
-    """A state that JSON cannot hold fails the commit, and leaves the last one."""
+    """A state that JSON cannot hold, or would change, fails the commit, and leaves the last one."""
     store = JsonFileStore(hosts.recover(), "good")
     store.start_commit(through(1), ()).result(SOON)
     store.state = state
     failure = store.start_commit(through(2), ()).exception(SOON)
-    assert isinstance(failure, TypeError | ValueError)
+    assert isinstance(failure, TypeError | ValueError | RecursionError)
     assert JsonFileStore(hosts.recover()).state == "good"
 
 
