@@ -334,9 +334,10 @@ class LiveJournal:
         # This comes before the lock, because a store that cannot be opened must leave the old spec in place.
         stores = {url: open_store(self._settings.root, url) for url in spec.fragment.stores}
         with self.changed:
-            self.spec = spec
-            # A store left out of the spec may still serve fragments found before the next listing.
+            # A store left out of the spec may still serve fragments found before the next listing. The stores
+            # come first, because other threads look up those of the spec without the lock.
             self._stores = self._stores | stores
+            self.spec = spec
         self.refresh()
 
     def refresh(self) -> None:

@@ -182,6 +182,9 @@ class Persister:
                 # One journal's failure must not end the thread that serves all of them.
                 except (OSError, ReplicationError, JournalClosedError) as error:
                     _log.warning("pulse_failed journal=%s error=%s", journal.name, error)
+                except Exception:  # noqa: BLE001
+                    # A bug in this package. No journal would be uploaded or listed again.
+                    _log.exception("pulse_failed journal=%s", journal.name)
             with self._changed:
                 present = set(live)
                 self._failed = {key: failed for key, failed in self._failed.items() if key in present}

@@ -12,6 +12,7 @@ import pytest
 from gazette_spark.broker import journal as journal_module
 from gazette_spark.broker.journal import JournalSettings, LiveJournal, OpenSpools
 from gazette_spark.broker.storage.encoders import encode
+from gazette_spark.broker.storage.persister import Persister
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 
@@ -185,3 +186,41 @@ def test_files_in_use_stay_open(tmp_path: Path) -> None:
         spools.use(other)
         assert txn.commit_append(pb.LabelSet()).end == 5
     assert busy.release_idle()
+
+
+def test_a_new_first_store_is_known_with_its_spec(tmp_path: Path) -> None:
+    """An append, or the background work, may ask for the store as soon as the spec has changed."""
+    urls: list[str] = []
+
+    class Asked(LiveJournal):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            # In place of another thread that runs at this moment.
+            if name == "spec" and hasattr(self, "_stores") and (store := self.first_store) is not None:
+                urls.append(store.url)
+
+    opened = Asked(SPEC, tmp_path / "spools", JournalSettings(tmp_path, lambda _: False))
+    opened.use_spec(journal_spec(NAME, stores=["file:///other/"]))
+    opened.release()
+    assert urls[-1] == "file:///other/"
+
+
+def test_a_journal_that_fails_keeps_no_other_from_its_turn(tmp_path: Path) -> None:
+    """Even a bug in the background work of one journal does not end that of the others."""
+    settings = JournalSettings(tmp_path, lambda _: False)
+    journals = [LiveJournal(journal_spec(f"a/{at}ne"), tmp_path / str(at), settings) for at in range(2)]
+    pulsed = threading.Semaphore(0)
+
+    def pulse(journal: LiveJournal) -> None:
+        if journal is journals[0]:
+            raise ZeroDivisionError
+        pulsed.release()
+
+    persister = Persister(lambda: journals, 0.02, pulse)
+    persister.start()
+    try:
+        assert all(pulsed.acquire(timeout=DEADLINE_S) for _ in range(2))
+    finally:
+        persister.stop()
+        for each in journals:
+            each.release()
