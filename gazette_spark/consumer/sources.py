@@ -152,6 +152,10 @@ class Sources:
                 return
             except GazetteError as error:  # The journal's reader waits or fails because of the same problem.
                 logger.debug("shard.heads_not_known shard=%s cause=%s", self._spec.id, error)
+            except Exception as error:  # noqa: BLE001  # Such as one of the client's function for tokens.
+                # Without this thread, a later loss would go unnoticed.
+                self.inbox.fail(error)
+                return
             self._closing.wait(WATCH_S)
 
 

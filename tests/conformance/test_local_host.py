@@ -566,6 +566,27 @@ def test_a_source_that_lost_bytes_fails_the_shard(tmp_path: Path, monkeypatch: p
     assert rig.database.state() == {SHARD: {"a": 1, "b": 1}}
 
 
+def test_a_watch_for_losses_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that can no longer notice a loss fails, instead of running on without the check."""
+    monkeypatch.setattr(sources, "WATCH_S", 0.1)
+    fails = False
+
+    def token() -> str:
+        if fails and threading.current_thread().name.endswith("watches"):
+            raise ZeroDivisionError
+        return "token"
+
+    with EmbeddedBroker(tmp_path) as broker, Client(broker.endpoint, token=token) as client:
+        rig = Rig(client, "watch/")
+        with rig.service, rig.host() as host:
+            rig.publish("a")
+            rig.wait(host)
+            fails = True
+            wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
+            (error,) = host.list_shards().shards[0].status[0].errors
+            assert "ZeroDivisionError" in error
+
+
 @pytest.mark.brokers("embedded")
 def test_a_minimum_offset_past_the_end_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no loss: nothing was read up to there."""
