@@ -20,7 +20,6 @@ from gazette_spark.errors import (
     ClosedError,
     FetchCancelledError,
     FetchTimeoutError,
-    GazetteError,
     LogDataLossError,
     NoMoreMessageError,
     OffsetError,
@@ -139,7 +138,7 @@ class _ReadAhead:
         self._chunks: deque[Chunk] = deque()
         self._size = 0
         self._ended = False
-        self._error: GazetteError | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="replicated-log-read", daemon=True)
         self._thread.start()
 
@@ -147,7 +146,7 @@ class _ReadAhead:
         """Return the next chunk; None if there is none within the timeout.
 
         Raises:
-            GazetteError: the journal can no longer be read, and there are no more chunks.
+            Exception: the journal can no longer be read, and there are no more chunks.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._chunks or self._ended, timeout_s)
@@ -171,7 +170,7 @@ class _ReadAhead:
         self._thread.join()
 
     def _run(self) -> None:
-        error: GazetteError | None = None
+        error: Exception | None = None
         try:
             at = self._offset
             for chunk in self._reader:
@@ -183,7 +182,9 @@ class _ReadAhead:
                 at = chunk.end
                 if not self._put(chunk):
                     break
-        except GazetteError as failure:
+        # Whatever it is, such as an error of the client's function for tokens: without it, a fetch would take
+        # the end of this thread for silence.
+        except Exception as failure:  # noqa: BLE001
             error = failure
         finally:
             self._reader.close()
@@ -373,7 +374,7 @@ class Receiver(Closing):
         wait_s = min(IDLE_S if left_s is None else max(0.0, left_s), POLL_S if polls else IDLE_S)
         try:
             chunk = self._ahead.take(wait_s)
-        except GazetteError:
+        except Exception:
             self._ahead.close()
             self._ahead = None
             raise

@@ -733,6 +733,27 @@ def test_closing_ends_a_fetch(receiver: Receiver, threads: ThreadPoolExecutor) -
 # Other programs.
 
 
+def test_a_fetch_without_a_token_fails_and_goes_on(
+    broker: BrokerHandle, writer: Writer, journal_name: str
+) -> None:
+    """An error of the client's function for tokens reaches the fetch, which would wait forever for bytes."""
+    fails = False
+
+    def token() -> str:
+        if fails:
+            raise ZeroDivisionError
+        return "token"
+
+    begin = writer.commit_entry(b"entry")
+    with Client(broker.endpoint, token=token) as client, Receiver(client, journal_name) as receiver:
+        fails = True
+        with pytest.raises(ZeroDivisionError):
+            receiver.fetch_entry(SOON)
+        assert receiver.offset == begin == 0
+        fails = False
+        assert receiver.fetch_entry(SOON) == b"entry"
+
+
 def test_the_spark_source_reads_it(client: Client, writer: Writer, journal_name: str) -> None:
     """Its framing and its protobuf format give the entries as rows."""
     writer.commit_entry(b"one")
