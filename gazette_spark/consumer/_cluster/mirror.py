@@ -215,6 +215,11 @@ class ClusterMirror(Closing):
                 log.warning("cluster.watch_ended prefix=%s cause=%s", self.prefix, error)
                 # The state stays and becomes old. The lease protects whatever depends on its age.
                 self._closed.wait(RETRY_S)
+            except Exception:
+                # Such as a machine that starts no more threads. The lease is renewed by another thread, so a
+                # member without this one would keep its shards, and follow no change.
+                log.exception("cluster.watch_ended prefix=%s", self.prefix)
+                self._closed.wait(RETRY_S)
 
     def _apply(self, header: pe.ResponseHeader, revision: int, replaced_s: float | None) -> None:
         """Make a state from the keys, and publish it."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gazette_spark.consumer._cluster import mirror
 from gazette_spark.consumer._cluster.mirror import ClusterMirror, follows
 from gazette_spark.protocol import etcd_pb2 as pe
 
@@ -67,10 +68,30 @@ def test_a_slot_has_one_spelling(slot: str) -> None:
     etcd = _Etcd(
         "assign/shard#zone#member#0", f"assign/shard#zone#member#{slot}", "assign/shard#zone#other#12"
     )
-    with ClusterMirror(etcd, "/app") as mirror:  # type: ignore[arg-type]  # As much of Etcd as is needed.
-        mirror.start()
-        state = mirror.wait_for(6, 10)
+    with ClusterMirror(etcd, "/app") as following:  # type: ignore[arg-type]  # As much of Etcd as is needed.
+        following.start()
+        state = following.wait_for(6, 10)
     assert [(assignment.suffix, assignment.slot) for assignment in state.assignments] == [
         ("member", 0),
         ("other", 12),
     ]
+
+
+def test_a_mirror_survives_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its member keeps the lease, and would otherwise follow no change any more."""
+    monkeypatch.setattr(mirror, "RETRY_S", 0.01)
+    errors = iter([RuntimeError("can't start new thread")])
+
+    class Failing(_Etcd):
+        def watch(self, prefix: str, revision: int, ended: threading.Event) -> Iterator[pe.WatchResponse]:
+            for error in errors:
+                raise error
+            yield pe.WatchResponse(
+                header=pe.ResponseHeader(revision=7),
+                events=[pe.Event(kv=pe.KeyValue(key=b"/app/assign/shard#zone#later#0", mod_revision=7))],
+            )
+            yield from super().watch(prefix, revision, ended)
+
+    with ClusterMirror(Failing(), "/app") as following:  # type: ignore[arg-type]  # As much of Etcd as is needed.
+        following.start()
+        assert [each.suffix for each in following.wait_for(7, 10).assignments] == ["later"]
