@@ -139,7 +139,9 @@ class Membership(Closing):
                 break
             try:
                 ttl_s = self._etcd.keep_alive(self.lease)
-            except GazetteError as error:
+            # Whatever it is, such as a machine that starts no more threads: without this thread, nothing
+            # would stop the shards before the lease ends.
+            except Exception as error:  # noqa: BLE001
                 # The lease is not lost before its time is over, so try again soon.
                 log.warning("cluster.lease_not_renewed key=%s cause=%s", self.key, error)
                 pause_s = min(1.0, self._ttl_s / RENEWALS / 4)
