@@ -43,7 +43,6 @@ from gazette_spark.closing import Closing
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
     GazetteError,
-    OptionError,
     PartialApplyError,
     SuspendedError,
 )
@@ -122,8 +121,7 @@ class Client(Closing):
             ("idle_timeout_s", idle_timeout_s),
             ("connect_timeout_s", connect_timeout_s),
         ):
-            # A time of 0 would make each call fail, and a negative one is a mistake in any case.
-            _check_seconds(name, value)
+            retry.check_seconds(name, value)
         self.endpoint = endpoint
         self.fragment_root = fragment_root
         self._timeout_s = timeout_s
@@ -647,7 +645,7 @@ class Client(Closing):
     def _limit_s(self, timeout_s: float | None) -> float:
         if timeout_s is None:
             return self._timeout_s
-        _check_seconds("timeout_s", timeout_s)
+        retry.check_seconds("timeout_s", timeout_s)
         return timeout_s
 
     def _open_read(self, request: pb.ReadRequest, timeout_s: float) -> ReadStream:
@@ -703,8 +701,3 @@ class Client(Closing):
             timeout_s=limit_s,
             patience_s=lambda: self._dialer.default.patience_s(limit_s),
         )
-
-
-def _check_seconds(name: str, value: float) -> None:
-    if not value > 0:
-        raise OptionError(name, repr(value), "a number of seconds above 0")

@@ -82,6 +82,8 @@ class ShardClient(Closing):
         ``timeout_s`` is the number of seconds that a call may take, including all retries. The primaries of
         up to ``route_cache_size`` shards are remembered and called directly.
         """
+        for name, value in (("timeout_s", timeout_s), ("connect_timeout_s", connect_timeout_s)):
+            retry.check_seconds(name, value)
         self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._dialer = open_dialer(
@@ -175,9 +177,7 @@ class ShardClient(Closing):
             _check(response.status, shard_id)
             return Progress(dict(response.read_through), dict(response.publish_at))
 
-        return self._retrying(
-            call, dial=partial(self._dialer.for_primary, shard_id), timeout_s=timeout_s or self._timeout_s
-        )
+        return self._retrying(call, dial=partial(self._dialer.for_primary, shard_id), timeout_s=timeout_s)
 
     def progress_of(self, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, Progress]:
         """Return the progress of each listed shard that runs. The shards are asked concurrently."""
@@ -296,7 +296,8 @@ class ShardClient(Closing):
         decide: retry.Decide = retry.after_call,
         timeout_s: float | None = None,
     ) -> T:
-        limit_s = timeout_s or self._timeout_s
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        retry.check_seconds("timeout_s", limit_s)
         refusal: GazetteError | None = None
 
         def attempt(remaining_s: float) -> T:

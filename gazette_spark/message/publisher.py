@@ -228,7 +228,7 @@ def append_ack_intents(
         contents.setdefault(ack.journal, bytearray()).extend(ack.intent)
     ends: dict[str, int | None] = {}
     # The service appends in parallel, and a failed append does not stop the others.
-    with AppendService(client, timeout_s=timeout_s or client.timeout_s) as service:
+    with AppendService(client, timeout_s=client.timeout_s if timeout_s is None else timeout_s) as service:
         appends = {journal: service.append(journal, bytes(content)) for journal, content in contents.items()}
         failed: BaseException | None = None
         for journal, appended in appends.items():

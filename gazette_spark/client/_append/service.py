@@ -60,6 +60,7 @@ from gazette_spark.client._append.queue import (
     Send,
     Work,
 )
+from gazette_spark.client._transport.retry import check_seconds
 from gazette_spark.client.client import Client
 from gazette_spark.errors import (
     AppendWaitError,
@@ -324,8 +325,8 @@ class AppendService:
             spool_dir: Directory of the files, by default that of temporary files. The files have no names.
             clock: Seconds from any origin.
         """
-        if timeout_s is not None and not timeout_s > 0:
-            raise OptionError("timeout_s", repr(timeout_s), "a number of seconds above 0, or None")
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
         if max_concurrency < 1:
             raise OptionError("max_concurrency", repr(max_concurrency), "1 or more")
         # Appends to different journals share these limits, so one journal behind an unavailable broker can

@@ -52,7 +52,6 @@ from gazette_spark.closing import Closing
 from gazette_spark.errors import (
     ClosedError,
     GazetteError,
-    OptionError,
     ProtocolError,
     UnavailableError,
     WatchUnsupportedError,
@@ -272,7 +271,7 @@ class PolledList(LiveList):
         on_update: OnUpdate | None = None,
     ) -> None:
         super().__init__(client, selector, on_update)
-        _check_above_zero("interval_s", interval_s)
+        retry.check_seconds("interval_s", interval_s)
         self._interval_s = interval_s
 
     def _run(self) -> None:
@@ -421,7 +420,7 @@ class WatchedList(LiveList):
         renew_s: float = RENEW_S,
     ) -> None:
         super().__init__(client, selector, on_update)
-        _check_above_zero("renew_s", renew_s)
+        retry.check_seconds("renew_s", renew_s)
         self._stream: _ListStream | None = None
         self._follower = Follower(
             self.selector,
@@ -485,8 +484,3 @@ class _ListStream:
         """End the call and its connection. A new one shows whether the broker can still be reached."""
         settle(self._call)
         self._connection.give_back(self._channel, silent=True)
-
-
-def _check_above_zero(name: str, value: float) -> None:
-    if not value > 0:
-        raise OptionError(name, repr(value), "a number of seconds above 0")

@@ -40,6 +40,7 @@ from gazette_spark.errors import (
     GazetteError,
     JournalNotFoundError,
     OffsetNotYetAvailableError,
+    OptionError,
     UnavailableError,
 )
 
@@ -60,6 +61,10 @@ UNKNOWN_TRIES = 6
 MARGIN_S = 0.1
 """Minimum seconds for the last attempt before a deadline."""
 
+MAX_SECONDS = 2_000_000
+"""Maximum number of seconds that a caller may set: 23 days. gRPC counts the time to connect in 32 bits of
+milliseconds, and takes a deadline after the year 2262 for one in the past."""
+
 _STALE_PROCESS = "ProcessId"
 _REFUSED = re.compile(
     # Path of a field, which brokers put before the problem.
@@ -75,6 +80,16 @@ _NOT_CONNECTED = ("failed to connect", "DNS resolution failed", "Connection refu
 Decide = Callable[[GazetteError, int], float | None]
 """Takes the cause and the number of attempts since the last progress. Returns the seconds to wait, or None to
 raise."""
+
+
+def check_seconds(name: str, value: float) -> None:
+    """Refuse a time that is no time for a call.
+
+    Raises:
+        OptionError: it is not above 0, which would make each call fail, or is too large for gRPC.
+    """
+    if not 0 < value <= MAX_SECONDS:
+        raise OptionError(name, repr(value), f"a number of seconds above 0, and at most {MAX_SECONDS}")
 
 
 def backoff_s(attempt: int) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from gazette_spark.client import Client, WatchedList
+from gazette_spark.client import AppendService, Client, PolledList, WatchedList
 from gazette_spark.client._list.apply import CHANGES_PER_APPLY
 from gazette_spark.client._list.listing import ListedFragment
 from gazette_spark.client._read.heads import CALLS_IN_FLIGHT, MANY, Tail
@@ -447,11 +447,18 @@ def test_closing_ends_what_waits(stub: StubBroker) -> None:
 
 @pytest.mark.parametrize(
     "keys",
-    [{"timeout_s": 0}, {"idle_timeout_s": -1}, {"connect_timeout_s": float("nan")}],
-    ids=["no time", "less than none", "not a number"],
+    [
+        {"timeout_s": 0},
+        {"idle_timeout_s": -1},
+        {"connect_timeout_s": float("nan")},
+        {"timeout_s": float("inf")},
+        {"idle_timeout_s": 1e12},
+        {"connect_timeout_s": 2_147_484},
+    ],
+    ids=["no time", "less than none", "not a number", "no end", "after 2262", "more than 32 bits"],
 )
 def test_bad_timeouts(keys: dict[str, float]) -> None:
-    """A timeout is above zero."""
+    """A timeout is above zero, and gRPC can count it."""
     with pytest.raises(OptionError, match=next(iter(keys))):
         Client("http://127.0.0.1:1", **keys)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
@@ -462,6 +469,18 @@ def test_a_call_with_no_time(client: Client) -> None:
         client.append(JOURNAL, b"x", timeout_s=0)
     with pytest.raises(OptionError, match="timeout_s"):
         client.read(JOURNAL, timeout_s=0)
+
+
+def test_a_call_without_an_end(client: Client) -> None:
+    """A time that gRPC cannot count is refused. Each attempt would end at once, and the next one follow."""
+    with pytest.raises(OptionError, match="at most 2000000"):
+        client.append(JOURNAL, b"x", timeout_s=float("inf"))
+    with pytest.raises(OptionError, match="at most 2000000"):
+        client.read(JOURNAL, timeout_s=1e12)
+    with pytest.raises(OptionError, match="at most 2000000"):
+        AppendService(client, timeout_s=1e12)
+    with pytest.raises(OptionError, match="at most 2000000"):
+        PolledList(client, interval_s=float("inf"))
 
 
 def test_listed_fragments_hide_their_url() -> None:

@@ -25,6 +25,7 @@ from gazette_spark.errors import (
     GazetteError,
     JournalNotFoundError,
     NoShardPrimaryError,
+    OptionError,
     PartialApplyError,
     ProtocolError,
     ShardNotFoundError,
@@ -320,6 +321,15 @@ def test_tokens_and_certificates(certificates: Certificates) -> None:
                 call(restricted(Capability.ALL & ~capability))
     everything.close()
     secured.close()
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("inf")])
+def test_a_call_of_no_time_or_without_an_end_is_refused(timeout_s: float) -> None:
+    """A time of 0 is not taken for the client's own."""
+    with pytest.raises(OptionError, match="timeout_s"):
+        ShardClient("http://127.0.0.1:1", timeout_s=timeout_s)
+    with ShardClient("http://127.0.0.1:1") as client, pytest.raises(OptionError, match="timeout_s"):
+        client.stat("shard-1", timeout_s=timeout_s)
 
 
 def test_errors_name_the_consumer(certificates: Certificates) -> None:
