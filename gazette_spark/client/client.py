@@ -338,20 +338,22 @@ class Client(Closing):
             # No broker has a fully suspended journal. Its spec has the offset at which it will continue.
             return self.get_journal(journal.partition(";")[0]).spec.suspend.offset
 
-    def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
+    def write_heads(self, journals: Iterable[str]) -> dict[str, int]:
         """Return the write head of each journal, with concurrent requests."""
+        journals = list(journals)  # An iterator would be at its end after the check, and have no heads.
         for journal in journals:
             validate_journal_name(journal, allow_meta=True)
         dial = self._dialer.for_member
         return heads.write_heads(dial, journals, self.write_head, timeout_s=self._question_s)
 
-    def highest_heads(self, journals: Sequence[str]) -> dict[str, int]:
+    def highest_heads(self, journals: Iterable[str]) -> dict[str, int]:
         """Return the highest write head that any member of each journal reports.
 
         A member that joined after a failover reports a head that is too low. It may be the primary, or the
         primary may be the broker that failed. So each member is asked, and the highest head counts. Members
         that do not answer are ignored.
         """
+        journals = list(journals)
         for journal in journals:
             validate_journal_name(journal, allow_meta=True)
         headers: dict[str, pb.Header] = {}

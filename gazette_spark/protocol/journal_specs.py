@@ -21,6 +21,8 @@ from gazette_spark.protocol.names import validate_path
 
 JOURNAL_NAME_BYTES = (4, 512)
 """Least and greatest length of a journal's name."""
+MAX_OFFSET = (1 << 63) - 1
+"""Greatest offset of a journal."""
 META_BYTES = (1, 512)
 """Least and greatest length of the suffix after a name's ``;``."""
 REPLICATION = (1, 5)

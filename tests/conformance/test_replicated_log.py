@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -620,7 +620,7 @@ def test_a_broker_that_was_just_started(
     class Starting(Client):
         """A client of a broker that has not listed its store at first."""
 
-        def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        def write_heads(self, journals: Iterable[str]) -> dict[str, int]:
             """Return the write heads, as far as they are known."""
             return {journal: heads.pop() for journal in journals} if heads else super().write_heads(journals)
 

@@ -25,6 +25,7 @@ from gazette_spark.errors import ClosedError, ProtocolError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journal_specs import MAX_OFFSET, validate_journal_name
 from gazette_spark.protocol.labels import format_selector
 from gazette_spark.protocol.requests import validate_append_request
 from gazette_spark.protocol.tokens import Capability, journal_claims
@@ -77,6 +78,12 @@ class AppendOptions:
     def __post_init__(self) -> None:
         # Brokers check the same rules, but report a broken one only as gRPC UNKNOWN with a text. Here the
         # caller's line is in the traceback.
+        # The name first, because a message takes bytes for a text, and refuses half of a surrogate pair
+        # without a word about journals.
+        validate_journal_name(self.journal or "", allow_meta=True, where="AppendRequest.Journal")
+        if self.offset > MAX_OFFSET:
+            problem = f"invalid Offset ({self.offset}; expected 0 to {MAX_OFFSET})"
+            raise ProtocolError("AppendRequest.Offset", problem)
         validate_append_request(self.request())
         if self.min_etcd_revision < 0:
             problem = f"must be 0 or more, got {self.min_etcd_revision}"

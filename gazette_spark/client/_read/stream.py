@@ -22,7 +22,7 @@ from gazette_spark.errors import BrokerError, CorruptFragmentError, GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journal_specs import validate_journal_name
+from gazette_spark.protocol.journal_specs import MAX_OFFSET, validate_journal_name
 from gazette_spark.protocol.tokens import Capability, journal_claims
 
 # A broker reports a fragment that it cannot decode as UNKNOWN, with the text of Go's codec.
@@ -53,8 +53,10 @@ class ReadOptions:
         # Brokers report a broken rule only as UNKNOWN with a text, which a reader cannot tell from a failure
         # that passes.
         validate_journal_name(self.journal, allow_meta=True)
-        if self.offset < -1:
-            raise ProtocolError("ReadRequest.Offset", f"invalid Offset ({self.offset}; expected -1 or more)")
+        for name, value in (("Offset", self.offset), ("EndOffset", self.end_offset)):
+            if not -1 <= value <= MAX_OFFSET:
+                problem = f"invalid {name} ({value}; expected -1 to {MAX_OFFSET})"
+                raise ProtocolError(f"ReadRequest.{name}", problem)
         if self.end_offset != 0 and self.end_offset < self.offset:
             raise ProtocolError(
                 "ReadRequest.EndOffset",

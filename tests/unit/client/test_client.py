@@ -487,3 +487,29 @@ def test_listed_fragments_hide_their_url() -> None:
     """A signed URL is a secret."""
     listed = ListedFragment(Fragment(JOURNAL, 0, 1, bytes(20), pb.NONE), "https://s/x?sig=SECRET")
     assert "SECRET" not in repr(listed)
+
+
+@pytest.mark.parametrize("name", ["write_heads", "highest_heads"])
+def test_heads_of_an_iterator(stub: StubBroker, client: Client, name: str) -> None:
+    """The journals may come one by one."""
+    stub.script("Read", [not_yet(7)])
+    assert getattr(client, name)(journal for journal in [JOURNAL]) == {JOURNAL: 7}
+
+
+@pytest.mark.parametrize("offset", [-2, 1 << 63])
+def test_offsets_that_no_journal_has(client: Client, offset: int) -> None:
+    """The error names the field and the bounds, before anything is sent."""
+    with pytest.raises(ProtocolError, match=r"ReadRequest\.Offset.*expected -1 to 9223372036854775807"):
+        client.read(JOURNAL, offset=offset)
+    with pytest.raises(ProtocolError, match=r"ReadRequest\.EndOffset"):
+        client.read(JOURNAL, end_offset=offset)
+    with pytest.raises(ProtocolError, match="invalid Offset"):
+        client.append(JOURNAL, b"x", offset=offset)
+
+
+def test_names_that_are_no_texts(client: Client) -> None:
+    """A name with half of a surrogate pair is named, and bytes do not become a second queue of a journal."""
+    with pytest.raises(ProtocolError, match=r"AppendRequest\.Journal.*is neither letter"):
+        client.append("a/\ud800", b"x")
+    with AppendService(client) as service, pytest.raises(TypeError):
+        service.append(JOURNAL.encode(), b"x")  # type: ignore[arg-type]
