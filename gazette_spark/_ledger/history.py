@@ -45,6 +45,10 @@ PAGE_GROWTH = 16
 """Factor by which each page is larger than the one before."""
 
 
+MAX_TIME_MS = 253_402_300_799_999
+"""Last millisecond of the year 9999, the last one that Python's calendar has."""
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
     """One line of ``DESCRIBE HISTORY``."""
@@ -65,16 +69,33 @@ def history_row(info: Mapping[str, Any]) -> HistoryRow:
         info: The commit's ``commitInfo`` together with its ``version``. Some of the parameters that Spark
             writes are not texts.
     """
-    moment = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
-    parameters = info.get("operationParameters") or {}
+
+    # Delta's protocol allows any JSON object as commitInfo. A field of another type than Spark's is not the
+    # field that Spark writes, and counts as missing.
+    def field_of(name: str, kind: type) -> Any:  # noqa: ANN401 - parsed JSON
+        value = info.get(name)
+        return value if type(value) is kind else kind()
+
+    milliseconds = field_of("timestamp", int)
+    moment = datetime.fromtimestamp(milliseconds / 1000 if 0 <= milliseconds <= MAX_TIME_MS else 0, UTC)
+    parameters = field_of("operationParameters", dict)
     return HistoryRow(
         info["version"],
-        operation=info.get("operation", ""),
+        operation=field_of("operation", str),
         parameters={name: None if value is None else str(value) for name, value in parameters.items()},
-        user_metadata=info.get("userMetadata"),
+        user_metadata=field_of("userMetadata", str) or None,
         time=moment.isoformat(sep=" ", timespec="milliseconds"),
-        metrics=info.get("operationMetrics") or {},
+        metrics=field_of("operationMetrics", dict),
     )
+
+
+MAX_DIGITS = 19
+"""Number of digits of the largest 64-bit integer."""
+
+
+def number_in(text: str | None) -> int | None:
+    """Return the number that a text of a commit denotes; None if it is not one of Delta's, of 64 bits."""
+    return int(text) if text is not None and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 RestoredVersion = Callable[[HistoryRow, Sequence[HistoryRow]], int | None]
@@ -164,7 +185,7 @@ def find_state(
             jumps.append(at)
             # A RESTORE is a jump: the table now has the rows of the version that it names. Entries between
             # the two are undone, but their transaction numbers are not.
-            version = _named_version(row)
+            version = named_version(row)
             # A RESTORE to a point in time names no version. The files of the versions may show which one it
             # was, and older rows contain more candidates. A wrong guess would lose or duplicate rows, so if
             # nothing shows the version, raise an error.
@@ -319,7 +340,7 @@ def visible_entries(
             if candidate:
                 yield candidate
                 candidate = None
-            if (version := _named_version(row)) is None:
+            if (version := named_version(row)) is None:
                 raise _restored_to_a_time(row, app_id, table)
             at = version
             continue
@@ -336,22 +357,24 @@ def visible_entries(
         yield candidate
 
 
-def _named_version(row: HistoryRow) -> int | None:
-    """Return the version that a RESTORE names, or None if it names a point in time.
+def named_version(row: HistoryRow) -> int | None:
+    """Return the version that a RESTORE names, or None if it names a point in time, or no earlier version.
 
     The log stores such a time as text without a time zone, which does not determine a version.
     """
-    version = row.parameters.get("version")
-    return int(version) if version is not None and version.isdecimal() else None
+    version = number_in(row.parameters.get("version"))
+    # A search that followed a RESTORE to itself would never end.
+    return version if version is not None and version < row.version else None
 
 
 def _restored_to_a_time(row: HistoryRow, app_id: str, table: str) -> RestoredError:
     """Return the error for a RESTORE whose version is unknown: a wrong guess would lose or duplicate rows."""
     moment = row.parameters.get("timestamp")
+    where = f"a point in time ({moment})" if moment is not None else "a version that its commit does not name"
     return RestoredError(
         table,
         app_id,
-        f"version {row.version} restored the table to a point in time ({moment}), but neither the log nor "
+        f"version {row.version} restored the table to {where}, but neither the log nor "
         "the files of earlier versions show which version that was",
         "Look it up with DESCRIBE HISTORY and run RESTORE TABLE … TO VERSION AS OF that version, which "
         "changes no row and records the version",

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Literal
 
 from gazette_spark._ledger.entry import EntryDelta, LedgerEntry, Positions, SkippedGap, least_offsets
-from gazette_spark._ledger.history import REPLACING, HistoryRow, entries_by_version
+from gazette_spark._ledger.history import REPLACING, HistoryRow, entries_by_version, named_version
 from gazette_spark.offsets import Fingerprint, JournalOffsets
 
 CommitEvent = Literal["commit", "start", "restore"]
@@ -69,7 +69,7 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = 
             at = None
         if row.operation == "RESTORE":
             # The position in a version that is older than all rows is unknown.
-            at = visible.get(int(version)) if (version := _restored(row)) else None
+            at = visible.get(version) if (version := named_version(row)) is not None else None
         elif isinstance(entry, EntryDelta):
             at = None  # Its position is unknown, because its parent is older than the rows.
         elif entry:
@@ -117,13 +117,8 @@ def reaches_back(rows: Sequence[HistoryRow], app_ids: Iterable[str] = ()) -> boo
         isinstance(entry, EntryDelta) for name in app_ids for entry in entries_by_version(rows, name).values()
     ):
         return True
-    restored = (_restored(row) for row in rows if row.operation == "RESTORE")
-    return any(version is not None and int(version) < rows[-1].version for version in restored)
-
-
-def _restored(row: HistoryRow) -> str | None:
-    version = row.parameters.get("version")
-    return version if version is not None and version.isdecimal() else None
+    restored = (named_version(row) for row in rows if row.operation == "RESTORE")
+    return any(version is not None and version < rows[-1].version for version in restored)
 
 
 def checkpoint_commit(batch_id: int, positions: Positions, timestamp_ms: int) -> GroupCommit | None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from gazette_spark._ledger.entry import LedgerEntry, Positions
-from gazette_spark._ledger.history import HistoryRow, app_ids
+from gazette_spark._ledger.history import HistoryRow, app_ids, number_in
 from gazette_spark.offsets import JournalOffsets
 
 Stored = tuple[int, LedgerEntry]
@@ -338,7 +338,8 @@ def changed_rows(row: HistoryRow) -> dict[str, int]:
     """Return the numbers of rows that a commit added, updated and deleted, according to its metrics."""
     names = WRITE_METRICS if row.operation == "WRITE" else ROW_METRICS
     counts = {what: str(row.metrics[name]) for name, what in names.items() if name in row.metrics}
-    return {what: int(count) for what, count in counts.items() if count.isdecimal()}
+    numbers = {what: number_in(count) for what, count in counts.items()}
+    return {what: number for what, number in numbers.items() if number is not None}
 
 
 def commits_of_others(history: Sequence[HistoryRow], writers: Collection[str]) -> Iterator[OtherCommit]:

@@ -11,11 +11,13 @@ from gazette_spark._ledger.entry import LedgerEntry, LedgerState
 from gazette_spark._ledger.history import (
     FIRST_PAGE,
     HistoryRow,
+    app_ids,
     find_state,
     history_row,
     read_state,
     visible_entries,
 )
+from gazette_spark._verify.tiling import changed_rows
 from gazette_spark.errors import RestoredError
 from gazette_spark.offsets import JournalOffsets
 
@@ -175,6 +177,18 @@ def test_a_restore_to_a_time_is_refused() -> None:
     assert summary(ours(0, 0), ours(1, 1), row, restore(3, 1)) == ("1", "0", 1)
 
 
+@pytest.mark.parametrize("to", ["2", "3", "9" * 5000], ids=["itself", "a later one", "no version"])
+def test_a_restore_to_no_earlier_version_is_refused(to: str) -> None:
+    """Delta writes no such RESTORE. A search that followed it would not end."""
+    rows = [HistoryRow(2, "RESTORE", {"version": to}), ours(1, 1), ours(0, 0)]
+    for read in (
+        lambda: find_state(rows, APP, table="t", complete=True),
+        lambda: list(visible_entries(rows, APP, table="t")),
+    ):
+        with pytest.raises(RestoredError, match="version 2 restored the table to a version that its commit"):
+            read()
+
+
 def test_a_cleaned_up_history_is_told_from_a_short_one() -> None:
     """The log of versions below 5 is gone: what was there is unknown, not absent."""
     state = found(other(5), other(6))
@@ -240,3 +254,20 @@ def test_a_commits_information_is_a_line_of_the_history() -> None:
         {"numRestoredFiles": "1"},
     )
     assert history_row({"version": 4}) == HistoryRow(4, time="1970-01-01 00:00:00.000+00:00")
+
+
+ANYTHING = [None, 5, -1, True, 0.5, 1e300, 10**18, 10**30, "", "x", [], [1], {}, {"version": "9" * 5000}]
+
+
+@pytest.mark.parametrize(
+    "field", ["timestamp", "operation", "operationParameters", "operationMetrics", "userMetadata"]
+)
+@pytest.mark.parametrize("value", ANYTHING, ids=lambda value: repr(value)[:20])
+def test_a_commit_of_others_may_say_anything_about_itself(field: str, value: object) -> None:
+    """Delta's protocol allows any object as commitInfo, and such a commit hides no entry before it."""
+    row = history_row({"version": 1, field: value})
+    state = found(ours(0, 0), row)
+    assert state is not None
+    assert (state.entry and state.entry.attempt, state.table_version) == ("0", 1)
+    assert changed_rows(row) == {}
+    assert app_ids([row]) == []
