@@ -39,7 +39,7 @@ from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.file_lane import file_target, fitted_rows
 from gazette_spark._delta.schema_fit import Unfit, bare, fit
 from gazette_spark._frames import deltalake_text
-from gazette_spark._ledger.delta_reader import directory_history, log_files
+from gazette_spark._ledger.delta_reader import directory_history, log_files, named_errors
 from gazette_spark._ledger.entry import LedgerEntry, LedgerState
 from gazette_spark._ledger.history import HistoryRow, read_state
 from gazette_spark._options.delta_format import DeltaFormatOptions
@@ -141,11 +141,12 @@ class DeltaFormatTable:
         directory = local_path(self._location)
 
         def newest(limit: int) -> list[HistoryRow]:
-            if directory is not None:
-                return list(islice(directory_history(Path(directory)), limit))
-            # Read the files one by one, because deltalake counts versions backwards, and its numbers are not
-            # always right.
-            return list(log_files(snapshot, limit))
+            with named_errors(self._location):
+                if directory is not None:
+                    return list(islice(directory_history(Path(directory)), limit))
+                # Read the files one by one, because deltalake counts versions backwards, and its numbers are
+                # not always right.
+                return list(log_files(snapshot, limit))
 
         return read_state(newest, app_id, table=self.name)
 

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gazette_spark._frames import deltalake_text
 from gazette_spark._ledger.history import HistoryRow, history_row
@@ -109,7 +110,7 @@ class DeltaLog:
         if (directory := local_path(self._location)) is not None:
             try:
                 rows = list(islice(directory_history(Path(directory)), limit))
-            except (OSError, ValueError) as error:
+            except OSError as error:
                 raise unreadable(self._location, error) from error
             if not rows:
                 problem = "there is no commit in its _delta_log"
@@ -134,9 +135,21 @@ def directory_history(table: Path) -> Iterator[HistoryRow]:
     """Yield the commits in the log of a table's directory, newest first, as ``DESCRIBE HISTORY`` would."""
     # This works without deltalake, which may not be installed, and which returns no history for names that
     # contain # or ?.
-    commits = [path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
-    for path in sorted(commits, reverse=True):
-        yield _commit_row(int(path.stem), path.read_bytes())
+    log = table / "_delta_log"
+    # Only the newest version is taken from the listing. Another writer may delete old files of the log while
+    # they are read, and a listing may show one of two new files only. What is before a missing file is
+    # unknown, so the history ends there.
+    for version in range(max(_versions(log), default=-1), -1, -1):
+        try:
+            content = (log / f"{version:020}.json").read_bytes()
+        except FileNotFoundError:
+            return
+        yield _commit_row(version, content)
+
+
+def _versions(log: Path) -> list[int]:
+    """Return the versions whose commits are in a log, in any order."""
+    return [int(path.stem) for path in log.glob("*.json") if re.fullmatch("[0-9]{20}", path.stem)]
 
 
 def log_damage(location: str) -> str | None:
@@ -151,7 +164,7 @@ def log_damage(location: str) -> str | None:
     advice = "Restore the file from a copy of the table"
     checkpoints = [int(path.name[:20]) for path in log.glob("[0-9]*.checkpoint*")]
     oldest = max(checkpoints, default=0)
-    versions = sorted((int(path.stem) for path in log.glob("*.json") if path.stem.isdigit()), reverse=True)
+    versions = sorted(_versions(log), reverse=True)
     for version in range(versions[0] if versions else -1, oldest - 1, -1):
         path = log / f"{version:020}.json"
         # A file that is missing between others was not deleted by Delta, which deletes the oldest ones.
@@ -163,7 +176,7 @@ def log_damage(location: str) -> str | None:
             return f"{path} cannot be read: {error.strerror}"
         for number, line in enumerate(lines, 1):
             try:
-                action = json.loads(line)
+                action = _parse_line(line)
             except ValueError as error:
                 return f"line {number} of {path} is not valid JSON: {error}. {advice}"
             if not isinstance(action, dict) or not all(isinstance(body, dict) for body in action.values()):
@@ -207,19 +220,38 @@ def log_files(table: DeltaTable, limit: int | None) -> Iterator[HistoryRow]:
                 content = file.read()
         except FileNotFoundError:  # Older files of the log are deleted after the retention time.
             return
-        try:
-            yield _commit_row(version, content)
-        except ValueError as error:
-            raise OSError(f"_delta_log/{version:020}.json is not valid JSON: {error}") from error
+        yield _commit_row(version, content)
 
 
 def _commit_row(version: int, content: bytes) -> HistoryRow:
     # The commitInfo is usually the first line, so the lines about thousands of files need not be parsed.
-    for line in content.splitlines():
-        match json.loads(line):
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            action = _parse_line(line)
+        except ValueError as error:
+            raise OSError(
+                f"line {number} of _delta_log/{version:020}.json is not valid JSON: {error}"
+            ) from error
+        match action:
             case {"commitInfo": dict(info)}:
                 return history_row({**info, "version": version})
+            case dict():
+                continue
+        # Otherwise the commit's entry would be overlooked, and an older one would pass for the newest.
+        raise OSError(f"line {number} of _delta_log/{version:020}.json is not an action of Delta")
     return HistoryRow(version)  # Delta's protocol does not require a commitInfo.
+
+
+def _parse_line(line: bytes) -> Any:  # noqa: ANN401 - parsed JSON
+    """Parse a line of the log.
+
+    Raises:
+        ValueError: the line is not JSON, or is nested too deeply.
+    """
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 @contextmanager

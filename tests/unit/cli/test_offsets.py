@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from deltalake import CommitProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from gazette_spark._frames import deltalake_text
 from gazette_spark._ledger.delta_reader import DeltaLog, log_damage
@@ -123,6 +123,49 @@ def test_a_damaged_file_of_the_log_is_named(log_file: Path, content: bytes | Non
         assert answer.exit_code == (3 if command[0] == "verify" else 1), "1 of verify is a difference"
     if content == b"garbage\n":
         assert problem.format(log_file) in run(table).stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        pytest.param(b"[]", "line 1 of {} is not an action of Delta", id="list"),
+        pytest.param(b'{"add": {}}\n5\n', "line 2 of {} is not an action of Delta", id="number"),
+        pytest.param(b"[" * 100_000, "line 1 of {} is not valid JSON", id="deep"),
+    ],
+)
+def test_a_damaged_newest_commit_hides_no_entry(table: Path, content: bytes, problem: str) -> None:
+    """If it were passed over, an older entry would be shown as the table's position."""
+    newest = table / "_delta_log" / f"{13:020}.json"
+    newest.write_bytes(content)
+    answer = run(str(table))
+    assert (answer.exit_code, answer.stdout) == (1, "")
+    assert problem.format(newest) in answer.stderr
+
+
+def test_a_damaged_commit_before_a_checkpoint_is_named(table: Path) -> None:
+    """Delta itself does not read it any more."""
+    (table / "_delta_log" / f"{11:020}.checkpoint.parquet").touch()
+    (table / "_delta_log" / f"{9:020}.json").write_bytes(b"{")
+    with pytest.raises(InputError, match=f"line 1 of _delta_log/{9:020}.json is not valid JSON"):
+        DeltaLog(str(table)).rows(None)
+
+
+def test_a_history_ends_where_a_commit_was_cleaned_up(tmp_path: Path) -> None:
+    """A clean-up that was interrupted may leave older commits. What they lead to is unknown."""
+    for version in range(4):
+        start, begin, end = (
+            (JournalOffsets({"shop/orders": at}),) for at in (0, max(0, 8 * version - 8), 8 * version)
+        )
+        parent = f"try-{version - 1}" if version else None
+        made = LedgerEntry("orders", version, "query", version, start, begin, end, f"try-{version}", parent)
+        properties = CommitProperties(custom_metadata={"userMetadata": made.to_json()})
+        rows = pa.table({"id": [version]})
+        write_deltalake(tmp_path, rows, mode="append", commit_properties=properties)
+    DeltaTable(tmp_path).create_checkpoint()
+    (tmp_path / "_delta_log" / f"{1:020}.json").unlink()
+    assert [row.version for row in DeltaLog(str(tmp_path)).rows(None)] == [3, 2]
+    answer = CliRunner().invoke(main, ["verify", "--entries-only", str(tmp_path)])
+    assert answer.exit_code == 0, answer.output
 
 
 def test_an_error_of_deltalake_is_shown_without_its_frames() -> None:
