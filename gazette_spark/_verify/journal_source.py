@@ -39,7 +39,7 @@ from gazette_spark._verify.gap_reads import gone_of, skipping_scan
 from gazette_spark._verify.tiling import CoveredRange
 from gazette_spark.errors import DataLossError, JournalNotFoundError
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.spans import outside
+from gazette_spark.protocol.spans import joined, outside
 from gazette_spark.source import GazetteDataSource
 
 Gaps = tuple[tuple[int, int], ...]
@@ -143,8 +143,9 @@ def _skipped(
     missing = skipped_spans(view.client, claim.journal, stored, claim.start, claim.end)
     # What an entry names was skipped by the query, and is no loss to the table.
     lost = [part for gap in missing for part in outside(claim.gaps, *gap)]
-    gone = tuple(_with_cut_record(view, claim, framing, *span) for span in lost)
-    return tuple(sorted([*claim.gaps, *lost])), gone
+    # Two of them may cut the same record, whose rows must not be counted twice.
+    gone = joined(_with_cut_record(view, claim, framing, *span) for span in lost)
+    return tuple(sorted([*claim.gaps, *lost])), tuple(gone)
 
 
 def _with_cut_record(
