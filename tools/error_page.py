@@ -114,7 +114,10 @@ REMEDIES: dict[str, dict[str, str]] = {
         "letters](../guides/dead-letters.md).",
         "FencedError": "Stop one of the two queries, or give it another app id.",
         "LedgerLostError": "Adopt the offsets: [Recover](../guides/recover.md#the-ledger-is-lost).",
-        "LedgerFormatError": "Use the release that wrote the entry, or a later one.",
+        "LedgerFormatError": (
+            "Use the release that wrote the entry, or a later one. If the entry is damaged, restore this "
+            "version's file of the log from a copy of the table."
+        ),
         "RestoredError": "Run the RESTORE that the text gives.",
         "QueryCheckpointError": "Give the sink its checkpoint, or start with a new one and `resume`.",
         "DataFileError": "Give the tasks access to the table's directory or object store, and space in it.",

@@ -8,6 +8,7 @@ the newest one, and the sinks act on the decision.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from gazette_spark._ledger.row_digest import AuditedRows
 from gazette_spark.errors import JsonError, LedgerFormatError, OffsetError, OptionError, TableRefusedError
 from gazette_spark.offsets import MAX_OFFSET, Fingerprint, JournalOffsets
-from gazette_spark.strict_json import parse_json
+from gazette_spark.strict_json import parse_json, shown
 
 FORMAT_VERSION = 2
 """Newest version of an entry's JSON form. Form 1 has all positions, form 2 only those that moved."""
@@ -385,7 +386,12 @@ def parse_entry(text: str | None, app_id: str) -> LedgerEntry | EntryDelta | Non
         return None
     try:
         value = parse_json(text)
-    except JsonError:
+    except JsonError as error:
+        # A text that begins as an object with this app id is an entry that was cut or damaged. Other texts
+        # are those of other writers.
+        named = re.escape(json.dumps(app_id, ensure_ascii=False))
+        if re.match(rf'\s*{{"format_version".*"app_id"\s*:\s*{named}', text, re.DOTALL):
+            raise _damaged(app_id, f"{error}, in {shown(text)}") from error
         return None
     if not isinstance(value, dict) or value.get("app_id") != app_id or "format_version" not in value:
         return None
@@ -402,6 +408,11 @@ def parse_whole_entry(text: str | None, app_id: str) -> LedgerEntry | None:
     return entry if isinstance(entry, LedgerEntry) else None
 
 
+def _damaged(app_id: str, problem: str) -> LedgerFormatError:
+    remedy = "The entry is damaged: restore the metadata of this commit from a copy of the table"
+    return LedgerFormatError(app_id, f"{problem}. {remedy}")
+
+
 def _delta(value: dict[str, Any], app_id: str) -> EntryDelta:
     match value:
         case {"moved": list(moved), "deltas": int(deltas), "full_ms": int(full_ms), "parent": str()} if all(
@@ -409,7 +420,7 @@ def _delta(value: dict[str, Any], app_id: str) -> EntryDelta:
         ):
             entry = _entry(value | {"start": [], "begin": [], "end": []}, app_id)
             return EntryDelta(replace(entry, deltas=deltas, full_ms=full_ms), tuple(moved))
-    raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
+    raise _damaged(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
 
 
 def _is_moved(value: object) -> bool:
@@ -471,24 +482,24 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 # This entry has all positions, so later ones build on it.
                 full_ms=planned_ms,
             )
-    raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
+    raise _damaged(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
 
 
 def _offsets(value: object, app_id: str) -> Mapping[str, int]:
     if isinstance(value, dict) and all(type(at) is int and 0 <= at <= MAX_OFFSET for at in value.values()):
         return value
-    raise LedgerFormatError(app_id, f"expected offsets by journal, got {json.dumps(value)[:200]}")
+    raise _damaged(app_id, f"expected offsets by journal, got {json.dumps(value)[:200]}")
 
 
 def _fingerprints(value: object, app_id: str) -> Mapping[str, Fingerprint]:
     if not isinstance(value, dict):
-        raise LedgerFormatError(app_id, f"expected fingerprints by journal, got {json.dumps(value)[:200]}")
+        raise _damaged(app_id, f"expected fingerprints by journal, got {json.dumps(value)[:200]}")
     try:
         # A damaged fingerprint is an error. If it were ignored, a journal that was created again would not be
         # noticed.
         return {journal: Fingerprint.from_text(text) for journal, text in value.items()}
     except OffsetError as error:
-        raise LedgerFormatError(app_id, str(error)) from error
+        raise _damaged(app_id, str(error)) from error
 
 
 def _mode(value: object, app_id: str) -> Mode:
@@ -516,7 +527,7 @@ def _gaps(values: object, app_id: str) -> tuple[SkippedGap, ...]:
             case [str(journal), int(begin), int(end)] if 0 <= begin < end <= MAX_OFFSET:
                 gaps.append(SkippedGap(journal, begin, end))
             case _:
-                raise LedgerFormatError(app_id, f"expected a gap, got {json.dumps(value)[:200]}")
+                raise _damaged(app_id, f"expected a gap, got {json.dumps(value)[:200]}")
     return tuple(gaps)
 
 
@@ -528,7 +539,7 @@ def _audit(values: object, app_id: str) -> tuple[AuditedRows, ...] | None:
             AuditedRows.from_value(rows) for rows in (values if isinstance(values, list) else [values])
         )
     except ValueError as error:
-        raise LedgerFormatError(app_id, str(error)) from error
+        raise _damaged(app_id, str(error)) from error
 
 
 def least_offsets(positions: Positions) -> dict[str, int]:
@@ -551,7 +562,7 @@ def _positions(values: list[object], app_id: str) -> Positions:
     try:
         return tuple(v if v is None or isinstance(v, str) else JournalOffsets.from_dict(v) for v in values)
     except OffsetError as error:
-        raise LedgerFormatError(app_id, str(error)) from error
+        raise _damaged(app_id, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gazette_spark._ledger.entry import EntryDelta, LedgerEntry, LedgerState, parse_entry
-from gazette_spark.errors import JsonError, RestoredError
+from gazette_spark.errors import JsonError, LedgerFormatError, RestoredError
 from gazette_spark.strict_json import parse_json
 
 REPLACING = frozenset(
@@ -247,7 +247,7 @@ def entries_by_version(rows: Sequence[HistoryRow], app_id: str) -> dict[int, Led
     # Start with the oldest row, because an entry that is stored as what moved is rebuilt from its parent,
     # which was committed before it.
     for row in reversed(rows):
-        entry = parse_entry(row.user_metadata, app_id)
+        entry = _entry_of(row, app_id)
         if isinstance(entry, EntryDelta):
             parent = by_attempt.get(entry.entry.parent or "")
             # Without its parent, it remains a delta. The caller decides whether that matters: only the newest
@@ -258,6 +258,13 @@ def entries_by_version(rows: Sequence[HistoryRow], app_id: str) -> dict[int, Led
         if entry:
             by_version[row.version] = entry
     return dict(reversed(by_version.items()))
+
+
+def _entry_of(row: HistoryRow, app_id: str) -> LedgerEntry | EntryDelta | None:
+    try:
+        return parse_entry(row.user_metadata, app_id)
+    except LedgerFormatError as error:
+        raise LedgerFormatError(app_id, f"version {row.version}: {error.problem}") from error
 
 
 def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> LedgerState | None:
@@ -280,7 +287,7 @@ def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> Led
         # the search has to start from the newest commit.
         if (previous := state.entry) is None or row.operation == "RESTORE" or row.operation in REPLACING:
             return None
-        stored = parse_entry(row.user_metadata, app_id)
+        stored = _entry_of(row, app_id)
         # Commits of other writers change only the table's version.
         if stored is None or stored.attempt == previous.attempt:  # Delta's own compaction repeats it.
             state = replace(state, table_version=row.version)

@@ -11,6 +11,7 @@ from gazette_spark._ledger.entry import LedgerEntry, LedgerState
 from gazette_spark._ledger.history import (
     FIRST_PAGE,
     HistoryRow,
+    advanced,
     app_ids,
     find_state,
     history_row,
@@ -18,7 +19,7 @@ from gazette_spark._ledger.history import (
     visible_entries,
 )
 from gazette_spark._verify.tiling import changed_rows
-from gazette_spark.errors import RestoredError
+from gazette_spark.errors import LedgerFormatError, RestoredError
 from gazette_spark.offsets import JournalOffsets
 
 APP = "app"
@@ -175,6 +176,21 @@ def test_a_restore_to_a_time_is_refused() -> None:
         with pytest.raises(RestoredError, match=message):
             read()
     assert summary(ours(0, 0), ours(1, 1), row, restore(3, 1)) == ("1", "0", 1)
+
+
+def test_the_version_of_a_damaged_entry_is_named() -> None:
+    """Its commit is the one to restore."""
+    whole = ours(1, 1)
+    cut = replace(whole, user_metadata=str(whole.user_metadata)[:-1])
+    state = found(ours(0, 0))
+    assert state is not None
+    for read in (
+        lambda: found(ours(0, 0), cut, other(2)),
+        lambda: list(visible_entries([cut, ours(0, 0)], APP, table="t")),
+        lambda: advanced(state, [cut, other(2)], APP),
+    ):
+        with pytest.raises(LedgerFormatError, match=r"^app id 'app': .*: version 1: .*not JSON"):
+            read()
 
 
 @pytest.mark.parametrize("to", ["2", "3", "9" * 5000], ids=["itself", "a later one", "no version"])

@@ -614,6 +614,15 @@ def test_what_others_write_is_no_entry(text: str | None) -> None:
     assert parse_entry(text, "orders") is None
 
 
+@pytest.mark.parametrize("size", [40, 100, -1])
+def test_a_cut_entry_is_refused(size: int) -> None:
+    """It is not the text of another writer, or else an older entry would pass for the newest."""
+    with pytest.raises(LedgerFormatError, match=r"not JSON.* restore the metadata of this commit"):
+        parse_entry(GOLDEN_ENTRY.to_json()[:size], "orders")
+    assert parse_entry(GOLDEN_ENTRY.to_json()[:size], "order") is None
+    assert parse_entry(f"a copy of {GOLDEN_ENTRY.to_json()}", "orders") is None
+
+
 @pytest.mark.parametrize("damage", ["attempt", "end", "txn_version"])
 def test_a_damaged_entry_is_refused(damage: str) -> None:
     """A damaged entry is refused, or else an older one would pass for the newest."""
