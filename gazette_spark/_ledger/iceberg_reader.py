@@ -245,6 +245,10 @@ def _newest_entries(properties: Mapping[str, str]) -> list[_Newest]:
             value = None
         match value:
             case {"app_id": str(app_id), "snapshot_id": int(snapshot_id), "sequence_number": int(number)}:
+                # A copy under another name would replace the entry of its snapshot, or begin a second ledger.
+                if key != PROPERTY_PREFIX + app_id:
+                    problem = f"the table property has the entry of app id {app_id!r}; remove it by hand"
+                    raise TableRefusedError(key, problem)
                 entries.append(_Newest(app_id, text, snapshot_id, number))
             case _:
                 raise TableRefusedError(key, "the table property is not a ledger entry; remove it by hand")

@@ -410,6 +410,20 @@ def test_a_damaged_property_is_not_taken_for_no_ledger(stream: IcebergStream) ->
         stream.run(2, 10, 12)
 
 
+def test_a_property_that_was_copied_under_another_app_id_is_refused(stream: IcebergStream) -> None:
+    """It would hide the entry of its snapshot, and another app id would begin a second ledger."""
+    table = stream.load()
+    name, text = PROPERTY_PREFIX + "orders", table.properties[PROPERTY_PREFIX + "orders"]
+    for properties in (
+        {name: text.replace('"app_id":"orders"', '"app_id":"returns"')},
+        {name: text, PROPERTY_PREFIX + "returns": text},
+    ):
+        with table.transaction() as transaction:
+            transaction.set_properties(properties)
+        with pytest.raises(TableRefusedError, match=r"has the entry of app id '(orders|returns)'; remove it"):
+            stream.run(2, 10, 12)
+
+
 # Columns, types and partitions
 
 EVERYTHING = (
