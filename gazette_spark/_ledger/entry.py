@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import zip_longest
 from typing import Any, Literal
 
 from gazette_spark._ledger.row_digest import AuditedRows
@@ -454,14 +455,16 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
             planned_ms = value.get("planned_ms")
             # A fence has no time of planning. It is stored with a value that no batch has.
             planned_ms = None if planned_ms == FENCE_MS else planned_ms
+            starts, begins, ends = (_positions(source, app_id) for source in (start, begin, end))
+            _check_order(starts, begins, ends, app_id)
             return LedgerEntry(
                 app_id,
                 txn_version,
                 query_id,
                 batch_id,
-                start=_positions(start, app_id),
-                begin=_positions(begin, app_id),
-                end=_positions(end, app_id),
+                start=starts,
+                begin=begins,
+                end=ends,
                 attempt=attempt,
                 parent=parent,
                 gaps=_gaps(value.get("gaps", []), app_id),
@@ -483,6 +486,20 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 full_ms=planned_ms,
             )
     raise _damaged(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
+
+
+def _check_order(starts: Positions, begins: Positions, ends: Positions, app_id: str) -> None:
+    """Check that an entry has a start and a begin of each journal, which are not past its end."""
+    # A journal without an end would look new, and all of its rows would be written again.
+    for source in zip_longest(starts, begins, ends):
+        start, begin, end = (
+            position.read_through if isinstance(position, JournalOffsets) else {} for position in source
+        )
+        for journal in start.keys() | begin.keys() | end.keys():
+            first, since, until = start.get(journal), begin.get(journal), end.get(journal)
+            if first is None or since is None or until is None or max(first, since) > until:
+                bounds = f"start {first}, begin {since} and end {until}"
+                raise _damaged(app_id, f"its {bounds} of journal {journal!r} do not fit together")
 
 
 def _offsets(value: object, app_id: str) -> Mapping[str, int]:

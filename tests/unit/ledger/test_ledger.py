@@ -632,6 +632,23 @@ def test_a_damaged_entry_is_refused(damage: str) -> None:
         parse_entry(json.dumps(value), "orders")
 
 
+@pytest.mark.parametrize("field", ["start", "begin", "end"])
+@pytest.mark.parametrize("offset", [None, 0, 2**62])
+def test_an_entry_whose_bounds_do_not_fit_together_is_refused(field: str, offset: int | None) -> None:
+    """Without its end, a journal would look new, and its rows would be written again."""
+    value = json.loads(GOLDEN_ENTRY.to_json())
+    journals = value[field][0]["journals"]
+    if offset is None:
+        del journals["shop/orders/0"]
+    else:
+        journals["shop/orders/0"] = offset
+    if (field, offset) in (("start", 0), ("begin", 0), ("end", 2**62)):
+        assert parse_entry(json.dumps(value), "orders")
+    else:
+        with pytest.raises(LedgerFormatError, match="journal 'shop/orders/0' do not fit together"):
+            parse_entry(json.dumps(value), "orders")
+
+
 def test_an_entry_with_a_bad_offset_is_refused() -> None:
     """The offset's own error is in the text."""
     value = json.loads(GOLDEN_ENTRY.to_json())

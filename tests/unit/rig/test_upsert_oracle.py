@@ -46,7 +46,10 @@ class Log:
         else:
             end = (JournalOffsets(ends),)
             before = self.entries[-1] if self.entries else None
-            begin, parent = (before.end, before.attempt) if before else (end, None)
+            # An entry that ends before its begin would not be read.
+            reached = before.read_through if before else ends
+            begin = (JournalOffsets({name: min(at, reached[name]) for name, at in ends.items()}),)
+            parent = before.attempt if before else None
             entry = LedgerEntry(
                 "app", number, "q", number, end, begin, end, str(number), parent, mode="upsert"
             )

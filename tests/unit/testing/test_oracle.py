@@ -96,7 +96,7 @@ def test_a_good_table_is_exact(table: Table) -> None:
         pytest.param([0, 4, 8], ENTRIES[2], "I1", id="a row twice"),
         pytest.param([8], ENTRIES[2], "I2", id="a row missing"),
         pytest.param([4], ENTRIES[2], "I4", id="recorded past the rows"),
-        pytest.param([4, 8], replace(ENTRIES[2], end=at(0)), "I5", id="recorded goes back"),
+        pytest.param([4, 8], replace(ENTRIES[2], begin=at(0), end=at(0)), "I5", id="recorded goes back"),
         pytest.param([4, 8], replace(ENTRIES[2], parent="first"), "I5", id="another parent"),
         pytest.param([4, 8], replace(ENTRIES[2], begin=at(0)), "I5", id="begins before the end"),
         pytest.param([4], replace(ENTRIES[2], end=at(8)), "I6", id="ends where no batch was planned"),
