@@ -18,6 +18,8 @@ OFFSET_LOG_VERSION = "v1"
 NO_OFFSET = "-"
 _FIELDS = {"format_version", "journals"}
 """Fields that identify a Gazette position, because no other source has both."""
+_BEGIN = '{"format_version":'
+"""Begin of a Gazette position. A shorter line may be one that was cut."""
 UNFINISHED = re.compile(r"\.{1,2}\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
 
 
@@ -110,7 +112,8 @@ def _parse_source(line: str, path: str) -> SourcePosition:
     except JsonError as error:
         # A damaged Gazette position must not be mistaken for another source's text, because it would then be
         # recorded and compared as text.
-        if all(f'"{name}"' in line for name in _FIELDS):
+        is_begun = line[: len(_BEGIN)] == _BEGIN[: len(line)]
+        if is_begun or all(f'"{name}"' in line for name in _FIELDS):
             raise QueryCheckpointError(path, f"a Gazette position is {error}") from error
         return line
     if not isinstance(value, dict) or not value.keys() >= _FIELDS:

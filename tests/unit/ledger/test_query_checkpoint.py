@@ -43,6 +43,13 @@ def test_a_file_of_another_form_is_refused(text: str, problem: str) -> None:
     assert "/c/offsets/3" in str(caught.value)
 
 
+@pytest.mark.parametrize("size", range(1, len(OURS)))
+def test_a_position_that_was_cut_is_no_other_sources_text(size: int) -> None:
+    """As a text, it would be recorded in the ledger, and hide the query's journals from the lag monitor."""
+    with pytest.raises(QueryCheckpointError, match="a Gazette position is not JSON"):
+        parse_offsets(f"v1\n{{}}\n17\n{OURS[:size]}", "p")
+
+
 def test_a_first_batch_that_is_not_pinned_is_refused() -> None:
     """A first batch is refused if its begin would be written nowhere."""
     check_pinned((JournalOffsets({"a/b": 5}, "pinned"), "17", None), "p")
