@@ -543,6 +543,6 @@ def _unbounded_leaves(footer: pq.FileMetaData) -> Iterator[str]:
     """
     for group in map(footer.row_group, range(footer.num_row_groups)):
         for column in map(group.column, range(group.num_columns)):
-            found = column.statistics
-            if found is not None and found.num_values > 0 and not found.has_min_max:
+            bounds = column.statistics
+            if bounds is not None and bounds.num_values > 0 and not bounds.has_min_max:
                 yield column.path_in_schema
