@@ -8,7 +8,6 @@ the newest one, and the sinks act on the decision.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -388,10 +387,11 @@ def parse_entry(text: str | None, app_id: str) -> LedgerEntry | EntryDelta | Non
     try:
         value = parse_json(text)
     except JsonError as error:
-        # A text that begins as an object with this app id is an entry that was cut or damaged. Other texts
-        # are those of other writers.
-        named = re.escape(json.dumps(app_id, ensure_ascii=False))
-        if re.match(rf'\s*{{"format_version".*"app_id"\s*:\s*{named}', text, re.DOTALL):
+        # A text that begins as an entry of this app id is one that was cut or damaged. Other texts are those
+        # of other writers.
+        version, _, rest = text.partition(",")
+        is_entry = version.startswith('{"format_version":')
+        if is_entry and rest.startswith(f'"app_id":{json.dumps(app_id, ensure_ascii=False)}'):
             raise _damaged(app_id, f"{error}, in {shown(text)}") from error
         return None
     if not isinstance(value, dict) or value.get("app_id") != app_id or "format_version" not in value:

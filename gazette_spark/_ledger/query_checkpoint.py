@@ -113,7 +113,7 @@ def _parse_source(line: str, path: str) -> SourcePosition:
         # A damaged Gazette position must not be mistaken for another source's text, because it would then be
         # recorded and compared as text.
         is_begun = line[: len(_BEGIN)] == _BEGIN[: len(line)]
-        if is_begun or all(f'"{name}"' in line for name in _FIELDS):
+        if (line and is_begun) or all(f'"{name}"' in line for name in _FIELDS):
             raise QueryCheckpointError(path, f"a Gazette position is {error}") from error
         return line
     if not isinstance(value, dict) or not value.keys() >= _FIELDS:
