@@ -46,6 +46,7 @@ from gazette_spark.errors import (
     JournalNotFoundError,
 )
 from gazette_spark.locations import path_of_url
+from gazette_spark.offsets import MAX_OFFSET
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import (
     PREFIX,
@@ -389,8 +390,6 @@ log = logging.getLogger(__name__)
 
 MAX_ROOTS = 16
 """Maximum number of named journals whose directories are listed separately instead of a common parent."""
-
-MAX_OFFSET = 2**63 - 1
 
 
 class StoreJournals(Closing):

@@ -40,10 +40,8 @@ from gazette_spark.errors import GazetteError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.browser_guard import is_cross_site, is_own_host
 from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journal_specs import MAX_OFFSET
 from gazette_spark.protocol.tokens import Capability, Claims
-
-MAX_OFFSET = (1 << 63) - 1
-"""Value of the header for the end of a journal, which has none."""
 
 MAX_JSON_BYTES = 1 << 20
 """Maximum size of a request of the JSON gateway."""
@@ -92,6 +90,7 @@ def read_request(path: str, query: str) -> pb.ReadRequest:
 def read_headers(first: pb.ReadResponse, location: str) -> dict[str, str]:
     """Return the headers that describe a read's first message."""
     headers = {
+        # A journal has no end, but the header needs one.
         "Content-Range": f"bytes {first.offset}-{MAX_OFFSET}/{MAX_OFFSET}",
         **_route_headers(first.header, location),
     }
