@@ -174,7 +174,7 @@ def _read(message: Message, members: _MessageFields, problems: list[str]) -> dic
         if problem is not None:
             problems.append(f"field {members.where}.{name} {problem}")
     # A field that is declared, but is among the unknown ones, has another type in the record. For its column
-    # it would look as if it were not set. Spark refuses such a message, too.
+    # it would look unset. Spark also refuses such a message.
     if len(unknown := UnknownFieldSet(message)):
         numbers = {unknown[index].field_number for index in range(len(unknown))}
         problems.extend(

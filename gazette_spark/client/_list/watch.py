@@ -146,8 +146,8 @@ class LiveList(Closing, ABC):
                     return first
             raise self._without_listing()
         except BaseException:
-            # The thread must not go on in the background after its caller was told that there is no list, or
-            # was interrupted.
+            # Stop the thread: its caller gets an error instead of a listing, or was interrupted, and would
+            # never close it.
             self.close()
             raise
 

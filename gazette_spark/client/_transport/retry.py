@@ -83,7 +83,7 @@ raise."""
 
 
 def check_seconds(name: str, value: float) -> None:
-    """Refuse a time that is no time for a call.
+    """Refuse a number of seconds that cannot be a timeout or an interval.
 
     Raises:
         OptionError: it is not above 0, which would make each call fail, or is too large for gRPC.

@@ -222,5 +222,5 @@ def test_a_journal_that_fails_keeps_no_other_from_its_turn(tmp_path: Path) -> No
         assert all(pulsed.acquire(timeout=DEADLINE_S) for _ in range(2))
     finally:
         persister.stop()
-        for each in journals:
-            each.release()
+        for journal in journals:
+            journal.release()

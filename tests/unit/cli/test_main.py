@@ -109,7 +109,7 @@ def test_text_in_place_of_an_integer() -> None:
 )
 @pytest.mark.parametrize("number", ["nan", "inf", "-1"])
 def test_no_time_is_endless_or_negative(words: list[str], number: str) -> None:
-    """It is wrong usage: a command that waits for ever, or not at all, would blame the broker."""
+    """With such a timeout, a command would wait for ever or not at all, and blame the broker."""
     done = CliRunner().invoke(main, [word.format(number) for word in words])
     assert done.exit_code == 2
     assert number in done.stderr.splitlines()[-1]

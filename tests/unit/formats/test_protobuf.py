@@ -117,7 +117,7 @@ def test_what_is_no_message_is_malformed(mode: str) -> None:
 
 
 def test_a_field_of_another_type_is_malformed() -> None:
-    """As in from_protobuf, it is no field that is not set; fields that the message does not declare are."""
+    """As in from_protobuf, such a field is malformed, not unset. Undeclared fields are ignored."""
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("first", LINE)])
     good = ORDER(id=1, name="a").SerializeToString()
     other_name, other_sku = good + b"\x18\x05", good + b"\x4a\x02\x08\x05"

@@ -438,7 +438,7 @@ def test_a_partition_that_the_rows_lack_is_null(tmp_path: Path) -> None:
 
 
 def test_an_empty_text_is_no_value_of_a_partition_that_is_not_null(tmp_path: Path) -> None:
-    """Delta stores it as null, so readers would find a null where the table says that there is none."""
+    """Delta stores an empty text there as null, which a NOT NULL column must not have."""
     stream = Stream(tmp_path)
     columns = pa.schema([pa.field("journal", pa.string(), nullable=False), ("n", pa.int64())])
     DeltaTable.create(str(stream.table), columns, partition_by=["journal"])
