@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from types import NoneType
 from typing import Any, NoReturn
 
 from gazette_spark.errors import JsonError
@@ -26,6 +27,9 @@ MAX_DIGITS = 400
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """The escape of half a surrogate pair."""
+
+_LEAVES = frozenset({str, int, float, bool, NoneType})
+"""Types of most values that contain no others."""
 
 SHOWN = 60
 """Characters of a bad value that errors show."""
@@ -74,6 +78,32 @@ def parse_json(text: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:  # noqa
     except ValueError as error:
         raise JsonError(str(error)) from None
     return value
+
+
+def check_keys(document: object) -> None:
+    """Refuse keys that the encoder would turn into texts.
+
+    What is read back would have other keys, or lack entries, because 1 and "1" become the same key.
+
+    Args:
+        document: A value that the encoder has accepted, so it does not contain itself.
+
+    Raises:
+        TypeError: an object at any level has a key that is not a text.
+    """
+    containers: list[Any] = [[document]]
+    while containers:
+        container = containers.pop()
+        if isinstance(container, dict):
+            for key in container:
+                if type(key) is not str and not isinstance(key, str):
+                    problem = f"there is the key {key!r}, but the keys of a JSON object must be texts"
+                    raise TypeError(f"{problem}: give the entry another key, such as {str(key)!r}")
+            container = container.values()
+        # A look at the type is cheaper than isinstance, and a loop than a list for each of many objects.
+        for item in container:
+            if type(item) not in _LEAVES and isinstance(item, dict | list | tuple):
+                containers.append(item)  # noqa: PERF401
 
 
 def shown(text: str | bytes) -> str:

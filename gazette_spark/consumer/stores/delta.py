@@ -19,6 +19,7 @@ from gazette_spark.client._append.futures import OpFuture, finished_operation
 from gazette_spark.consumer.micro_batch import DOCUMENT, STATE
 from gazette_spark.errors import InputError, StoreFormatError
 from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.strict_json import check_keys
 
 Rows = Mapping[tuple[str, str], str]
 """A document as rows: JSON by kind and key."""
@@ -126,6 +127,7 @@ def _json(what: str, value: object) -> str:
     encode = partial(json.dumps, value, separators=(",", ":"), sort_keys=True, allow_nan=False)
     try:
         text = encode(ensure_ascii=False)
+        check_keys(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{what} cannot be written as JSON: {error}") from error
     # A text may have half of a surrogate pair, because records may escape one. Only its escape can be stored.

@@ -27,7 +27,6 @@ import re
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import Future
-from types import NoneType
 from typing import Any
 
 from google.protobuf.json_format import ParseDict, ParseError
@@ -37,16 +36,13 @@ from gazette_spark.consumer.recoverylog.recorder import RecordedFiles, Recorder
 from gazette_spark.errors import DamagedFileError, StoreFormatError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.seal import check_seal, seal_line
-from gazette_spark.strict_json import parse_json
+from gazette_spark.strict_json import check_keys, parse_json
 
 CURRENT = "state.json"
 NEXT = "next.json"
 
 SEALED = b" "
 """First byte of a file that has a seal."""
-
-_LEAVES = frozenset({str, int, float, bool, NoneType})
-"""Types of most values that contain no others."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 
@@ -137,29 +133,9 @@ def build_state_file(state: object, checkpoint: pc.Checkpoint) -> bytes:
     documents = (offsets, state, whole)
     lines = [json.dumps(document, separators=(",", ":"), allow_nan=False) for document in documents]
     # After the encoder, which refuses a state that refers to itself.
-    _check_keys(state)
+    check_keys(state)
     content = SEALED + ("\n".join(lines) + "\n").encode()
     return content + seal_line(content)
-
-
-def _check_keys(state: object) -> None:
-    """Refuse keys that the encoder would turn into texts.
-
-    The recovered state would have other keys than the committed one, or lack entries: 1 and "1" are one.
-    """
-    containers: list[Any] = [[state]]
-    while containers:
-        container = containers.pop()
-        if isinstance(container, dict):
-            for key in container:
-                if type(key) is not str and not isinstance(key, str):
-                    problem = f"the state has the key {key!r}, but the keys of a JSON object must be texts"
-                    raise TypeError(f"{problem}: give the entry another key, such as {str(key)!r}")
-            container = container.values()
-        # A look at the type is cheaper than isinstance, and a loop than a list for each of many objects.
-        for item in container:
-            if type(item) not in _LEAVES and isinstance(item, dict | list | tuple):
-                containers.append(item)  # noqa: PERF401
 
 
 def parse_state_file(content: bytes, path: str) -> tuple[Any, pc.Checkpoint]:

@@ -65,6 +65,15 @@ def test_a_state_that_is_no_json_is_named() -> None:
         store.changes()
 
 
+@pytest.mark.parametrize("document", [{1: "a"}, {"by_id": {1: "a"}}, {"a": [{"b": {None: 0}}]}, [{2.5: 0}]])
+def test_keys_that_are_not_texts_are_refused_at_all_levels(document: object) -> None:
+    """JSON would turn them into texts, so the next task would find another state than this one."""
+    store = RowStore({}, {})
+    store.state = document
+    with pytest.raises(InputError, match="keys of a JSON object must be texts"):
+        store.changes()
+
+
 def test_an_application_with_keys_begins_empty() -> None:
     """There is no telling which task would write the entries of another document."""
     with pytest.raises(InputError, match="begins as an empty dictionary"):
