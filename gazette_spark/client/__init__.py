@@ -1,4 +1,4 @@
-"""A client of Gazette brokers: :class:`Client`, its readers and appenders. Loads gRPC."""
+"""Reads, lists and appends to journals through Gazette brokers, with :class:`Client`. Imports gRPC."""
 
 from gazette_spark.client._append.append import Appender as Appender
 from gazette_spark.client._append.append import AppendOptions as AppendOptions

@@ -1,4 +1,4 @@
-"""The client of brokers: one object for everything that a program does with journals.
+"""Provides the client of brokers, one object for everything that a program does with journals.
 
 It retries temporary failures (:mod:`gazette_spark.client._transport.retry`) and gives up at a deadline: a
 call takes at most ``timeout_s``. It has few connections: one for all calls except reads, and one per open
@@ -55,7 +55,7 @@ from gazette_spark.protocol.tokens import KeySet
 T = TypeVar("T")
 
 MEMBER_TIMEOUT_S = 5.0
-"""Seconds that another member may take to report its write head: a hanging one is about to lose its lease."""
+"""Seconds that another member may take to report its write head. A hanging one is about to lose its lease."""
 
 SETTLED_AT_ONCE = 16
 """Maximum number of journals whose write heads are confirmed concurrently."""
@@ -128,7 +128,7 @@ class Client(Closing):
         self._idle_timeout_s = idle_timeout_s
         credentials = Credentials.given(token, token_file, auth_keys)
         check_ttl(route_cache_ttl_s)
-        # No connection yet: a client may be made where its brokers cannot be reached, and before a fork.
+        # Do not connect yet: a client may be made where its brokers cannot be reached, and before a fork.
         self._dialer = open_dialer(
             endpoint,
             connect_timeout_s=connect_timeout_s,
@@ -225,7 +225,7 @@ class Client(Closing):
                 decide=retry.after_apply,
             )
         except EtcdTransactionFailedError as error:
-            # Brokers say that a revision is not as expected, but not of which journal, so look it up.
+            # Brokers report that a revision is not as expected, but not for which journal, so look it up.
             try:
                 journals = self.journals_named(change.upsert.name or change.delete for change in changes)
             except GazetteError:
@@ -306,7 +306,7 @@ class Client(Closing):
                 raise
             return self.create_journals(*specs, exist_ok=True)
         # A broker answers an apply before it has assigned the journals. An append without bytes waits until
-        # each has a primary, so that the caller's first append does not have to.
+        # each has a primary, so that the caller's first append need not wait.
         for spec in missing:
             self._append(AppendOptions(spec.name), Content(b""), self._timeout_s, retry.after_create)
         return revision
@@ -317,7 +317,7 @@ class Client(Closing):
 
     @property
     def _question_s(self) -> float:
-        """Seconds of one attempt of a request: a hanging broker must leave time to ask another."""
+        """Seconds of one attempt of a request. A hanging broker must leave time to call another."""
         return min(self._timeout_s, self._idle_timeout_s)
 
     def _write_head(self, journal: str, headers: dict[str, pb.Header] | None = None) -> int:
@@ -340,7 +340,7 @@ class Client(Closing):
 
     def write_heads(self, journals: Iterable[str]) -> dict[str, int]:
         """Return the write head of each journal, with concurrent requests."""
-        journals = list(journals)  # An iterator would be at its end after the check, and have no heads.
+        journals = list(journals)  # The check would exhaust an iterator.
         for journal in journals:
             validate_journal_name(journal, allow_meta=True)
         dial = self._dialer.for_member
@@ -365,8 +365,8 @@ class Client(Closing):
             other_members: dict[str, Connection] = {}
             for name, header in headers.items():
                 members = header.route.members
-                # The broker that answered is not in its own route, so the route is changing. The journal's
-                # head is what it said.
+                # The broker that answered is not in its own route, so the route is changing. Use the head
+                # that it reported.
                 if header.process_id not in members:
                     continue
                 rest = [at for at, member in enumerate(members) if member != header.process_id]
@@ -393,7 +393,7 @@ class Client(Closing):
         Args:
             reached: Offset by journal up to which it was read.
         """
-        # Most heads are high enough, and asking for them is one cheap call each. Only the others cost more.
+        # Most heads are high enough, and requesting them is one cheap call each. Only the others cost more.
         settled = {name: SettledHead(head) for name, head in self.write_heads(list(reached)).items()}
         behind = [name for name, head in settled.items() if head.write_head < reached[name]]
         if behind:
@@ -435,7 +435,7 @@ class Client(Closing):
         dial, timeout_s = self._dialer.for_member, self._question_s
 
         def again(journal: str) -> heads.Tail:
-            # Without the bytes, which a reader requests if they are needed.
+            # The bytes are left out. A reader requests them if they are needed.
             return heads.Tail(self.write_head(journal))
 
         return heads.tails(dial, offsets, again, max_bytes=max_bytes, timeout_s=timeout_s)
@@ -452,7 +452,7 @@ class Client(Closing):
             )
         except SuspendedError:
             return self.write_head(journal)
-        # An empty journal begins at its head: what comes next is the first that can be read.
+        # An empty journal begins at its head: the next append is the first that can be read.
         return first[0].fragment.begin if first else self.write_head(journal)
 
     def list_fragments(
@@ -581,7 +581,7 @@ class Client(Closing):
             begin_mod_time: Omit fragments that were stored before this time, in Unix seconds.
             timeout_s: Seconds without a byte after which the reader gives up, by default the client's.
         """
-        # A client that knows routes calls a member itself, so a broker that would have to proxy says so
+        # A client that knows routes calls a member itself. So a broker that would have to proxy refuses
         # instead, and names the members. Gazette's client does the same.
         do_not_proxy = do_not_proxy or self._dialer.follows_routes
         return RetryReader(
@@ -697,7 +697,7 @@ class Client(Closing):
         """Call with the connection that ``dial`` returns for each attempt, or the default broker's."""
         limit_s = self._limit_s(timeout_s)
         return retry.retrying(
-            # Chosen again for each attempt: the failure may have changed the route, or the default.
+            # Choose again for each attempt: the failure may have changed the route, or the default.
             lambda left_s: call(dial() if dial is not None else self._dialer.default, left_s),
             decide,
             timeout_s=limit_s,

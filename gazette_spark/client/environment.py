@@ -1,4 +1,4 @@
-"""The environment variables with which Gazette's own tools find and access a cluster."""
+"""Reads the environment variables with which Gazette's own tools find and access a cluster."""
 
 from __future__ import annotations
 

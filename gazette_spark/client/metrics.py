@@ -1,4 +1,4 @@
-"""Counters of what a client has read and appended, with the names of Gazette's Go client.
+"""Counts what a client has read and appended, with the names of Gazette's Go client.
 
 A client counts without a library for metrics; :meth:`ClientMetrics.exposition` writes Prometheus' text
 format. ``gazette-spark lag serve`` exposes its own client's counters under ``/metrics``.

@@ -1,1 +1,1 @@
-"""Appends to journals: one at a time, queued and batched, and the journals that keys are mapped to."""
+"""Appends to journals, directly or in batches, and maps keys to journals."""

@@ -1,4 +1,4 @@
-"""Appends to a journal: one transaction of bytes, all or none.
+"""Appends bytes to a journal in one transaction, completely or not at all.
 
 The stream is: parameters, content in messages of at most 1 MiB, an empty message, half-close. The commit
 happens at the half-close; a stream that ends in any other way is rolled back. The broker may answer early,
@@ -33,7 +33,8 @@ from gazette_spark.protocol.tokens import Capability, journal_claims
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 MAX_CONTENT_BYTES = 1 << 20
-"""Maximum content of a message: brokers accept 4 MiB by default, and smaller ones overlap better."""
+"""Maximum content of a message, in bytes. Brokers accept 4 MiB by default, but smaller messages overlap
+better."""
 
 OUTBOX_MESSAGES = 4
 """Maximum number of messages that wait to be sent, which limits an appender's memory."""
@@ -78,8 +79,8 @@ class AppendOptions:
     def __post_init__(self) -> None:
         # Brokers check the same rules, but report a broken one only as gRPC UNKNOWN with a text. Here the
         # caller's line is in the traceback.
-        # The name first, because a message takes bytes for a text, and refuses half of a surrogate pair
-        # without a word about journals.
+        # Check the name first: a protobuf message accepts bytes as a text, and its error for half of a
+        # surrogate pair does not mention the journal.
         validate_journal_name(self.journal or "", allow_meta=True, where="AppendRequest.Journal")
         if self.offset > MAX_OFFSET:
             problem = f"invalid Offset ({self.offset}; expected 0 to {MAX_OFFSET})"
@@ -177,8 +178,8 @@ class _Outbox:
 
     def drop(self) -> None:
         """End both sides, because the call is over."""
-        # The waiting messages are of no use any more. Ending the iteration half-closes the stream, which
-        # cannot commit: a half-close without the empty message before it is a rollback.
+        # The waiting messages are no longer needed. Ending the iteration half-closes the stream, which cannot
+        # commit: a half-close without the empty message before it is a rollback.
         with self._changed:
             self._dropped = True
             self._messages.clear()
@@ -193,7 +194,7 @@ class _Outbox:
                     return
                 message = self._messages.popleft()
                 self._changed.notify_all()
-            # Not under the lock, because gRPC continues this generator only when the network takes the next
+            # Yield outside the lock, because gRPC resumes this generator only when the network takes the next
             # message.
             yield message
 
@@ -225,7 +226,7 @@ class Appender:
     def _begin(self) -> None:
         self.sent_bytes = 0
         self.response: pb.AppendResponse | None = None
-        """The broker's answer, which may be a refusal; None before it."""
+        """The broker's answer, which may be a refusal; None until it arrives."""
         self._outbox = _Outbox()
         self._call: Any = None
         self._over = False
@@ -252,8 +253,8 @@ class Appender:
             GazetteError: the broker has ended the append; nothing was appended.
         """
         self._check_open()
-        # A loop of no rounds for empty content: a message without bytes is the marker of a commit, after
-        # which the broker accepts nothing but the half-close.
+        # Empty content sends no message, because a message without bytes marks a commit, after which the
+        # broker accepts only the half-close.
         view = memoryview(content).cast("B")
         for at in range(0, len(view), MAX_CONTENT_BYTES):
             piece = bytes(view[at : at + MAX_CONTENT_BYTES])
@@ -264,7 +265,7 @@ class Appender:
         return len(view)
 
     def commit_append(self) -> AppendResult:
-        """Commit the written bytes, and return their place. Without bytes it is a write barrier.
+        """Commit the written bytes, and return their range. Without bytes this is a write barrier.
 
         Raises:
             StatusError: nothing was appended.
@@ -301,8 +302,8 @@ class Appender:
         # The call begins with the first message. From then on the append occupies its journal at the broker,
         # and other appends to it wait.
         if self._call is None:
-            # A token is signed for this call alone and claims only appends to this journal: one that leaks is
-            # worth little.
+            # A token is signed for this call alone and claims only appends to this journal, so a leaked one
+            # is worth little.
             claims = journal_claims(Capability.APPEND, self.options.journal)
             metadata = self._connection.metadata(claims)
             # There is room, because the queue is empty before the call.
@@ -310,10 +311,10 @@ class Appender:
             self._call = self._connection.stub(pb_grpc.JournalStub).Append.future(
                 iter(self._outbox), timeout=self._timeout_s, metadata=metadata
             )
-            outbox = self._outbox  # That of this call, even after a reset.
+            outbox = self._outbox  # This call's outbox, even after a reset.
             self._call.add_done_callback(lambda _: outbox.drop())
-            # A connection that nobody holds is closed when it has been idle for a while, and with it this
-            # call.
+            # A connection that nothing holds is closed after it has been idle for a while, which would end
+            # this call.
             self._connection.hold()
             self._call.add_done_callback(lambda _: self._connection.release())
             if self._aborted:  # Another thread aborted before there was a call to cancel.
@@ -337,8 +338,8 @@ class Appender:
                 raise UnavailableError(self._connection.endpoint.text, "the append was cancelled") from None
         response, journal = self.response, self.options.journal
         assert response is not None
-        # Before the status is checked: a broker that refuses the append because another is the primary names
-        # it here, and the next attempt calls that one.
+        # Observe the header before the status is checked: a broker that is not the primary names the primary
+        # in it, and the next attempt calls that one.
         self._connection.observe(journal, response.header)
         detail = response.store_health_error
         # The registers show which writer has fenced this one.
@@ -346,8 +347,8 @@ class Appender:
             registers = format_selector(pb.LabelSelector(include=response.registers))
             detail = f"its registers are {registers or 'empty'}"
         check_status(response.status, journal, detail)
-        # An absent fragment reads as [0, 0) and an absent label set as an empty one, so nothing but the
-        # presence of the fields distinguishes an answer that lacks them.
+        # An absent fragment reads as [0, 0) and an absent label set as an empty one, so only the presence of
+        # the fields shows that an answer lacks them.
         if not (response.HasField("commit") and response.HasField("registers")):
             raise ProtocolError("AppendResponse", "expected Commit and Registers")
         commit = response.commit
@@ -391,7 +392,7 @@ class Content:
 
     def __iter__(self) -> Iterator[Bytes]:
         for piece in self._pieces:
-            # Before the bytes leave: a retry must not append only the rest.
+            # Set this before the bytes are sent: a retry must not append only the rest.
             self.spent = self.spent or self._one_shot
             if isinstance(piece, bytes | bytearray | memoryview):
                 yield piece

@@ -1,4 +1,4 @@
-"""Operations in the background, and sets of them.
+"""Defines operations that run in the background, and sets of them.
 
 A dependency of an append need not be an append: any operation that succeeds or fails is an
 :class:`OpFuture`. A ``concurrent.futures.Future`` is one, and every operation of this package has one, for

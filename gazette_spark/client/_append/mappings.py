@@ -14,7 +14,7 @@ rendezvous     greatest hash of key and journal   keys of that journal move, no 
 Hashes are 32-bit FNV-1a. Programs in other languages that map the same keys to the same journals agree.
 
 Columns of keys are mapped by :func:`fnv1a32_each`, :func:`modulo_picks` and :func:`rendezvous_picks`, with
-the same answers: keys are the bytes between bounds in one buffer, as Arrow holds them.
+the same results: keys are the bytes between bounds in one buffer, as in Arrow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ FNV1A32_PRIME = 16777619
 """Multiplier of the hash for each byte."""
 
 LONG_KEY_BYTES = 256
-"""Maximum length of keys that are hashed together: each byte position costs a pass over the keys."""
+"""Maximum length, in bytes, of keys that are hashed together. Each byte position costs a pass over the
+keys."""
 
 Octets = npt.NDArray[np.uint8]
 Bounds = npt.NDArray[np.int64]
@@ -120,7 +121,7 @@ class RendezvousMapping(Generic[M]):
         if hashed is not journals:
             hashes = np.array([fnv1a32(journal.spec.name.encode()) for journal in journals], np.uint32)
             self._hashed = (journals, hashes)
-        # The first of the greatest, like argmax.
+        # Of equal weights, argmax takes the first.
         return _target(journals[int(np.argmax(hashes ^ np.uint32(fnv1a32(self._key(message)))))])
 
 
@@ -163,7 +164,7 @@ def fnv1a32_each(octets: Octets, bounds: Bounds) -> Hashes:
         values[:count] = (values[:count] ^ octets[starts[:count] + at]) * prime
     hashes = np.empty_like(values)
     hashes[order] = values
-    # Otherwise one long key would cost a pass for each of its bytes.
+    # Long keys are hashed one by one: each of their bytes would otherwise cost a pass.
     for index in np.flatnonzero(lengths > LONG_KEY_BYTES):
         hashes[index] = fnv1a32(octets[bounds[index] : bounds[index + 1]].tobytes())
     return hashes

@@ -1,4 +1,4 @@
-"""The decisions of an append service: who shares a batch, when it is sent, and what a failed attempt means.
+"""Decides for an append service who shares a batch, when it is sent, and what a failed attempt means.
 
 Each journal with bytes to append has a queue of batches, and each batch becomes one append. This file
 describes the life of a batch in order:
@@ -15,7 +15,7 @@ call             what happens to the batch                              who may 
                  batches of its journal
 ===============  =====================================================  ====================================
 
-This module neither blocks, nor does I/O, nor reads a clock, nor locks. Its callers, the threads of
+This module does not block, do I/O, read a clock or lock. Its callers, the threads of
 :class:`~gazette_spark.client.AppendService`, hold their lock and pass the time.
 """
 
@@ -82,7 +82,7 @@ class Limits:
     memory_bytes: int = MAX_MEMORY_BYTES
     """Bytes of all journals in memory."""
     batch_bytes: int = 64 << 20
-    """Size from which no writer joins a batch; one writer may write more."""
+    """Size at which no more writers join a batch, in bytes. One writer may write more."""
     batch_memory_bytes: int = 4 << 20
     """Bytes of one batch in memory."""
     files: int = 128
@@ -208,8 +208,8 @@ def may_join(batch: AppendBatch, options: AppendOptions, dependencies: OpFutures
         and batch.size < limits.batch_bytes
         and options.offset == 0
         and (batch.options is options or batch.options == options)
-        # A writer with other dependencies would hold back those who are in the batch already, and if they
-        # failed, fail them.
+        # A writer with other dependencies would delay the writers that are already in the batch, and fail
+        # them if the dependencies fail.
         and dependencies <= batch.dependencies
     )
 
@@ -226,11 +226,11 @@ def is_terminal(error: BaseException, options: AppendOptions) -> bool:
             return not options.resumes
         case StatusError():
             return isinstance(error, TERMINAL_STATUSES)
-        # A broker reports most failures as UNKNOWN with a text, and only the texts tell a request that breaks
-        # a rule from a failure that passes.
+        # A broker reports most failures as UNKNOWN with a text, and only the text distinguishes an invalid
+        # request from a temporary failure.
         case BrokerError():
             return error.code in REFUSAL_CODES or retry.is_refusal(error)
-    # The rest does not pass by itself: a refused token, an answer that breaks the protocol, a full disk.
+    # All other failures are permanent: a refused token, an answer that breaks the protocol, a full disk.
     return not isinstance(error, UnavailableError)
 
 
@@ -266,7 +266,7 @@ class AppendQueue:
         # Journals wait in the order in which they became ready, so that a busy one cannot keep others
         # waiting.
         self._ready: deque[JournalQueue] = deque()
-        # A heap of due times. Entries are not removed when a batch moves on: `batch.due` tells which one
+        # A heap of due times. Entries are not removed when a batch moves on: `batch.due` shows which one
         # still counts. The sequence number breaks ties, because batches have no order.
         self._timers: list[tuple[float, int, AppendBatch]] = []
         self._sequence = count()
@@ -288,8 +288,8 @@ class AppendQueue:
             plain = AppendOptions(options.journal)
             journal_queue = self.journal_queues[options.journal] = JournalQueue(plain)
         if journal_queue.failure is not None:
-            # The writer may write as before the failure. Its bytes are dropped, and its result raises the
-            # reason.
+            # The writer may write as before the failure, but its bytes are dropped, and its result raises the
+            # failure.
             return AppendBatch(
                 journal_queue,
                 options,
@@ -330,7 +330,7 @@ class AppendQueue:
             or self.pending_bytes + size > limits.pending_bytes
         ):
             return None
-        # As `enter`, `place` and `leave` do, without a state in between, because nothing comes between.
+        # The effect of `enter`, `place` and `leave` in one step.
         total, memory, file = batch.counted
         batch.counted = (total + size, memory + size, file)
         self.pending_bytes += size
@@ -352,7 +352,7 @@ class AppendQueue:
         if memory + size <= limits.batch_memory_bytes and self.memory_bytes + size <= limits.memory_bytes:
             self._count(batch, (total + size, memory + size, file))
             return BufferTarget.MEMORY
-        # Each file is a descriptor, of which a process has about a thousand for everything.
+        # Each file takes a descriptor, and a process has only about a thousand.
         if not file and self.files >= limits.files:
             return BufferTarget.NOWHERE
         self._count(batch, (total + size, memory, True))
@@ -423,7 +423,8 @@ class AppendQueue:
             if not batch.writers:
                 return self._end_first(journal_queue)  # All its writers have removed their bytes.
             if not batch.sealed:
-                # A retry must send the same bytes: the broker may have committed a try whose answer is lost.
+                # A retry must send the same bytes: the broker may have committed an attempt whose answer was
+                # lost.
                 batch.sealed = True
                 batch.deadline = None if self.timeout_s is None else now + self.timeout_s
             batch.sending = journal_queue.busy = True
@@ -539,8 +540,8 @@ class AppendQueue:
         journal_queue.batches.clear()
         for batch in ended:
             batch.ended = True
-        # The failure stays in the table, so that appends that depend on this journal fail too, instead of
-        # going ahead of what is missing.
+        # The failure stays in the table, so that appends that depend on this journal also fail, instead of
+        # overtaking the missing ones.
         journal_queue.failure = BatchOperation(journal_queue)
         journal_queue.failure.resolve(error)
         outcome = self._free(ended)
@@ -548,7 +549,7 @@ class AppendQueue:
         return outcome
 
     def _free(self, batches: list[AppendBatch]) -> Resolve:
-        """Subtract batches from the sums, except those that a writer or sender still uses and then frees."""
+        """Subtract batches from the sums, except those that a writer or a sender uses and frees later."""
         outcome = Resolve()
         for batch in batches:
             # A thread that writes or sends the batch still uses its spool. It finds the batch ended and frees
@@ -571,7 +572,7 @@ class AppendQueue:
         self._enqueue(journal_queue)
 
     def _enqueue(self, journal_queue: JournalQueue) -> None:
-        # At most once in the queue. A busy journal enters it again when its first batch goes on or ends.
+        # A journal is enqueued at most once. A busy one is enqueued when its first batch goes on or ends.
         if not (journal_queue.queued or journal_queue.busy):
             journal_queue.queued = True
             self._ready.append(journal_queue)

@@ -7,8 +7,8 @@ appends are cheap.
 
 The service guarantees that the bytes of one writer are contiguous, and in the order of the calls. An append
 begins only after all its dependencies have succeeded. If an append fails, its result raises the reason, and
-so do all later appends to its journal, until a new service is made. The service does not guarantee single
-appends: one that is retried after a broken connection may be in the journal twice.
+so do all later appends to its journal, until a new service is made. The service does not prevent duplicates:
+an append that is retried after a broken connection may be in the journal twice.
 
 An outage is not a failure: without a timeout, appends are retried until the service is closed, and wait in
 memory, then on disk.
@@ -132,7 +132,7 @@ class AsyncAppend:
     @property
     def future(self) -> Future[AppendResult]:
         """The whole append's future, for functions such as ``concurrent.futures.wait``."""
-        # The bytes of an aborted writer were taken out of the batch, whose outcome is not the writer's.
+        # An aborted writer's bytes were removed from the batch, whose outcome is not the writer's.
         if self._error is not None:
             return finished_operation(self._error)  # type: ignore[return-value]  # It never has a result.
         return self._batch.operation
@@ -164,7 +164,7 @@ class AsyncAppend:
             ClosedError: the append was already released or aborted, or the service is closed.
         """
         self._check_open()
-        # As bytes, because the length of a view of other items is their number.
+        # Cast to bytes, because the length of a view of other items is not in bytes.
         view = memoryview(content).cast("B")
         try:
             self._service._write(self._batch, view, self._size)
@@ -197,7 +197,7 @@ class AsyncAppend:
         if self._error is None and self._size and not options.takes_content:
             suspend = pb.AppendRequest.Suspend.Name(options.suspend)
             self._error = ProtocolError("AppendRequest.Suspend", f"{suspend} requires an empty Append")
-        # Also if a requirement is not met: leaving takes the bytes back and lets the next writer in.
+        # End even if a requirement is not met: leaving removes the bytes and lets the next writer in.
         self._end()
         if self._error is not None:
             raise self._error
@@ -220,7 +220,7 @@ class AsyncAppend:
         Raises:
             TimeoutError: the append is not done within ``timeout`` seconds.
         """
-        # The batch is not sent while its writer has not left, so this thread would wait for itself.
+        # The batch is not sent before its writer leaves, so this thread would wait for itself.
         if self._owner == threading.get_ident():
             raise ClosedError(
                 f"append to journal {self._batch.options.journal!r}", "release it before waiting for it"
@@ -229,7 +229,7 @@ class AsyncAppend:
             error = self._batch.operation.exception(timeout)
             if self._error is None:
                 journal_queue = self._batch.journal_queue
-                # `close` raises failures that no caller has seen. This caller has.
+                # This caller sees the failure. `close` only raises failures that no caller has seen.
                 journal_queue.reported |= error is not None and journal_queue.failure is not None
                 return error
         return self._error
@@ -250,12 +250,12 @@ class AsyncAppend:
     def add_done_callback(self, fn: Callable[[AsyncAppend], object], /) -> None:
         """Call ``fn`` with this append when the whole append is done: now if it is, or in another thread.
 
-        That is a thread of the service, so ``fn`` must not wait for other appends.
+        The other thread belongs to the service, so ``fn`` must not wait for other appends.
         """
         self.future.add_done_callback(lambda _: fn(self))
 
     def _end(self) -> None:
-        # First, so that a second release or abort finds the append ended, even if leaving raises.
+        # Set this first, so that a second release or abort finds the append ended, even if leaving raises.
         self._owner = 0
         self._service._leave(self._batch, self._begin, keep=self._error is None)
 
@@ -333,7 +333,7 @@ class AppendService:
         # use them up. Then all writers wait, which is better than a process without memory.
         limits = Limits(pending_bytes=max_pending_bytes, memory_bytes=max_memory_bytes)
         self._client = client
-        # Appends outlast any outage if there is no timeout, but a caller that is blocked needs an end: it may
+        # Without a timeout, appends outlast any outage, but a blocked caller must not wait forever: it may
         # hold what others wait for.
         self._wait_s = client.timeout_s if timeout_s is None else timeout_s
         self._queue = AppendQueue(limits, timeout_s=timeout_s, attempt_timeout_s=client.timeout_s)
@@ -386,7 +386,7 @@ class AppendService:
     @property
     def pending_bytes(self) -> int:
         """Number of bytes that wait to be appended."""
-        # Without the lock: one number, which may be old by the time the caller uses it in any case.
+        # No lock is needed: the number may be outdated by the time the caller uses it anyway.
         return self._queue.pending_bytes
 
     def append(self, journal: str, content: Bytes) -> AsyncAppend:
@@ -427,7 +427,7 @@ class AppendService:
         # the batch when it is first in its journal and its dependencies are done.
         self._check_process()
         options = append_options(journal, **keywords)
-        # The future of the whole append, because its writers' parts end together.
+        # Depend on the future of the whole append, because its writers' parts end together.
         # Operations that have succeeded are left out: with fewer dependencies, more writers share a batch.
         awaited = unfinished(
             dependency.future if isinstance(dependency, AsyncAppend) else dependency
@@ -501,16 +501,15 @@ class AppendService:
         with self._lock:
             if self._closing:
                 return
-            # No append begins from here on, so the flush has an end. Writers that wait for room or for their
-            # turn are woken to see it.
+            # No append begins after this, so the flush ends. Writers that wait for room or for their turn are
+            # woken to see it.
             self._closing = True
             self._wake_writers()
         try:
             if not abort:
                 self._await_all(timeout_s)
         finally:
-            # In any case, or the threads would go on appending after the caller was told that the flush has
-            # failed.
+            # Stop in any case: otherwise the threads would keep appending after the flush has failed.
             with self._lock:
                 closed = ClosedError("append service", "it was closed before the append was done")
                 # Every pending append ends here, so nobody waits for one that no thread will send.
@@ -520,14 +519,14 @@ class AppendService:
                 self._calm.notify_all()
                 sending = list(self._sending.values())
                 threads = list(self._threads)
-            # Without the lock, because an abort ends the call, whose thread then needs the lock.
+            # The lock is not held, because an abort ends the call, whose thread then needs the lock.
             for appender in sending:
                 appender.abort()
             self._carry_out(outcome)
             for thread in threads:
                 # A callback may close the service, and callbacks run on its threads.
                 if thread is not threading.current_thread():
-                    # A cancelled call ends at once, as a rule. The threads are daemons, so one that hangs
+                    # A cancelled call usually ends immediately. The threads are daemons, so one that hangs
                     # does not keep the process alive.
                     thread.join(JOIN_TIMEOUT_S)
         if not abort:
@@ -538,8 +537,7 @@ class AppendService:
     def _await_all(self, timeout_s: float | EllipsisType | None) -> None:
         limit_s = self._wait_s if timeout_s is ... else timeout_s
         started = self._clock()
-        # A snapshot: a flush waits for the appends that have begun, not for those that others begin
-        # meanwhile.
+        # A flush only waits for the appends that have begun, not for those that others begin meanwhile.
         for operation in self.pending_except(""):
             left_s = None if limit_s is None else max(0.0, limit_s - (self._clock() - started))
             try:
@@ -555,7 +553,7 @@ class AppendService:
     def _raise_first(self, failed: Iterable[JournalQueue]) -> None:
         for journal_queue in failed:
             journal_queue.reported = True
-            # Without its traceback, because several callers may raise the same error.
+            # The traceback is dropped, because several callers may raise the same error.
             if journal_queue.failure is not None and (error := failure_of(journal_queue.failure)) is not None:
                 raise error.with_traceback(None)
 
@@ -568,8 +566,8 @@ class AppendService:
 
         if (batch := enter()) is not None:
             return batch
-        # Writers of other journals must not wake for this turn, so each journal has a condition, for as long
-        # as somebody waits on it. A service may see any number of journals.
+        # Writers of other journals must not wake for this turn, so each journal has a condition while a
+        # writer waits on it. A service may see any number of journals.
         turn = self._turns.setdefault(options.journal, _Turn(threading.Condition(self._lock)))
         turn.waiting += 1
         try:
@@ -578,7 +576,7 @@ class AppendService:
                 turn.changed, enter, lambda: AppendWaitError(options.journal, self._wait_s, problem)
             )
         finally:
-            # Also after a timeout, so that a condition without waiters is removed.
+            # After a timeout, too, a condition without waiters must be removed.
             turn.waiting -= 1
             if not turn.waiting:
                 del self._turns[options.journal]
@@ -607,7 +605,7 @@ class AppendService:
             if target is BufferTarget.MEMORY:
                 batch.spool.memory += content
         if target is BufferTarget.DISK:
-            # Without the lock, because the disk may be slow, and only this writer uses the batch.
+            # The lock is not held, because the disk may be slow, and only this writer uses the batch.
             try:
                 batch.spool.spill(content, self._open_file)
             finally:
@@ -616,20 +614,20 @@ class AppendService:
                     self._queue.recount(batch)
 
     def _open_file(self) -> BinaryIO:
-        # Without a name, so that it disappears with the process in any case.
+        # The file has no name, so it disappears with the process in any case.
         return cast(BinaryIO, tempfile.TemporaryFile(buffering=0, dir=self._spool_dir))
 
     def _leave(self, batch: AppendBatch, begin: int, *, keep: bool) -> None:
         """End a writer's turn. Its bytes from ``begin`` on stay or are removed."""
         if not keep:
-            # Without the lock: until this writer leaves, the batch is neither sent nor written by another.
+            # No lock is needed: until this writer leaves, the batch is neither sent nor written by another.
             batch.spool.truncate(begin)
         with self._lock:
             outcome = self._queue.leave(batch, keep=keep)
             if not keep:
                 self._room.notify_all()
             if (turn := self._turns.get(batch.options.journal)) is not None:
-                # One is enough, because only one can enter. It passes the turn on when it leaves.
+                # Waking one writer is enough, because only one can enter. It wakes the next when it leaves.
                 turn.changed.notify()
             self._wake()
         self._carry_out(outcome)
@@ -687,7 +685,8 @@ class AppendService:
         """Start additional threads for hanging ones, as long as work waits."""
         with self._lock:
             while self._queue.has_ready and not self._stopped:
-                # Nothing but the end of the service notifies this condition: that a call hangs is no event.
+                # Only the end of the service notifies this condition, because nothing signals that a call
+                # hangs.
                 self._calm.wait(SLOW_S)
                 # Each thread that takes work starts the next thread.
                 self._wake()
@@ -713,7 +712,7 @@ class AppendService:
                     case Resolve():
                         self._carry_out(work)
         except Exception as error:
-            # A bug in this package. Stop, and let no caller wait for a result that will not come.
+            # This is a bug in this package. Stop, so that no caller waits for a result that will not come.
             _LOGGER.exception("append_service.broken")
             with self._lock:
                 # The queue's state cannot be trusted after an error that should not happen, so nothing more
@@ -753,18 +752,18 @@ class AppendService:
             # From here on the call counts as in flight, and, after SLOW_S, as hanging.
             self._begun[batch] = self._clock()
         try:
-            # One attempt: the queue decides about the next one, because a retry must keep the batch first in
-            # its journal.
+            # Make one attempt. The queue decides about the next one, because a retry must keep the batch
+            # first in its journal.
             result = self._client.try_append(
                 batch.options, batch.spool, timeout_s=work.timeout_s, on_start=partial(self._started, batch)
             )
-        except Exception as error:  # noqa: BLE001  # Whatever it is, the batch's writers must get it.
+        except Exception as error:  # noqa: BLE001  # The batch's writers must get any error.
             with self._lock:
                 self._forget(batch)
                 outcome = self._queue.failed(batch, error, self._clock())
                 self._notice(outcome)
-            # The queue keeps the batch and sends it again. In a long outage that is a warning every five
-            # seconds for each journal, the longest back-off.
+            # The queue keeps the batch and sends it again. In a long outage, this logs one warning per
+            # journal every five seconds, the longest back-off.
             if not batch.ended:
                 _LOGGER.warning(
                     "append_service.retry journal=%s error=%s", batch.journal_queue.journal, error
@@ -820,8 +819,8 @@ class AppendService:
             _LOGGER.log(
                 level, "append_service.failed journal=%s error=%s", journal_queue.journal, outcome.error
             )
-        # Last, because it runs the callbacks of the callers. By now the queue has forgotten the batch, so a
-        # callback that begins an append finds the state after this one.
+        # Resolve last, because this runs the callers' callbacks. By now the queue has forgotten the batch, so
+        # a callback that begins an append finds the state after this one.
         for batch in outcome.ended:
             batch.operation.resolve(outcome.error, outcome.result)
 

@@ -1,4 +1,4 @@
-"""The buffer of an append's bytes: in memory, or, if there are many, in a temporary file without a name."""
+"""Buffers an append's bytes in memory or, if there are many, in a temporary file without a name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OpenFile = Callable[[], BinaryIO]
 
 
 class AppendSpool:
-    """Bytes in order, the first of them perhaps on disk, for repeated reading. For one thread at a time.
+    """Bytes in order, for repeated reading, the first of them perhaps on disk. For one thread at a time.
 
     ``memory`` is public because ``AppendService`` extends it where every microsecond counts.
     """
@@ -44,7 +44,7 @@ class AppendSpool:
         """
         if self._file is None:
             self._file = open_file()
-        # The memory first, then the new bytes, so that the file alone has all bytes in order.
+        # Write the memory first and then the new bytes, so that the file alone has all bytes in order.
         before = self.disk_bytes
         try:
             for piece in (self.memory, content):
@@ -76,7 +76,7 @@ class AppendSpool:
             assert self._file is not None
             # By position, so that a second attempt begins at the first byte without a seek.
             content = os.pread(self._file.fileno(), min(MAX_CONTENT_BYTES, self.disk_bytes - at), at)
-            # Somebody has cut the file. To send fewer bytes than were written would lose them silently.
+            # The file was truncated by somebody else. Sending only the rest would lose bytes silently.
             if not content:
                 raise OSError(f"spool file ends at {at}, {self.disk_bytes} bytes were written to it")
             at += len(content)

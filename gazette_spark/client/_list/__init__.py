@@ -1,1 +1,1 @@
-"""Listings of journals, once and watched; changes of their specs."""
+"""Lists and watches journals, and changes their specs."""

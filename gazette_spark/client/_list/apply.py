@@ -22,7 +22,7 @@ C = TypeVar("C")
 """A change of an item."""
 
 CHANGES_PER_APPLY = 100
-"""Default size of a transaction. By default Etcd accepts 128 operations."""
+"""Default number of changes in a transaction. By default Etcd accepts 128 operations."""
 
 _TOO_MANY = "too many operations in txn"
 """Part of a broker's error if Etcd refuses a transaction because of its size."""

@@ -5,7 +5,7 @@ ends with the stream. In a watch it ends with an empty message, and the next lis
 
     header + journals, journals, journals, (empty)    header + journals, (empty)    …
 
-It is an error if a stream ends inside a listing, repeats an old revision, or violates this form otherwise.
+It is an error if a stream ends inside a listing, repeats an old revision, or breaks this form in another way.
 The unfinished listing is dropped.
 """
 
@@ -143,7 +143,7 @@ class SnapshotJoiner:
             if revision < self._least_revision:
                 problem = f"revision {revision} is not new; expected {self._least_revision} or more"
                 raise ProtocolError(f"{_WHERE}.Header.Etcd", problem)
-            # A copy, because a part of a message keeps all of the message, with its journals, in memory.
+            # Copy it, because a part of a message keeps the whole message, with its journals, in memory.
             self._header = pb.Header()
             self._header.CopyFrom(message.header)
             self._add(message.journals)
@@ -183,7 +183,7 @@ class SnapshotJoiner:
 
     def _complete(self) -> Listing:
         assert self._header is not None
-        # Brokers send them by name, but `get`, which searches by halves, must not depend on that.
+        # Brokers send them by name, but `get`, a binary search, must not depend on that.
         journals = sorted(self._journals, key=_name)
         for before, after in pairwise(journals):
             if before.spec.name == after.spec.name:
@@ -280,7 +280,7 @@ def list_journals(
                 if 0 < limit <= listed:
                     break
     finally:
-        # Also after the limit, or gRPC would keep the call with the pages that nobody reads.
+        # Settle the call after the limit, too. Otherwise gRPC would keep it, with its unread pages.
         settle(call)
     listing = joiner.finish()
     assert listing is not None

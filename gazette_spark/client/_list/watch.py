@@ -11,10 +11,10 @@ clean end, after a listing                 opened again after the first back-off
 clean end, no listing; broken transport    back-off, growing until a listing arrives
 within a listing, against the protocol,    the current listing is discarded; back-off
 with a revision that is not new
-clean end within the very first listing    three times in a row: the watch fails, the broker knows none
+clean end within the very first listing    three times in a row: the watch fails as unsupported
 UNKNOWN, INTERNAL                          back-off, six times in a row, then the watch fails
 its age                                    at once; every few minutes without the last header
-everything else: token, unsupported call   the watch fails, and whoever asks it gets the error
+everything else: token, unsupported call   the watch fails, and its callers get the error
 =========================================  =====================================================
 
 **Changes of routes do not cause a listing**: a new journal is listed without brokers, and remains so until
@@ -65,10 +65,10 @@ RENEW_S = 300.0
 """Seconds of silence after which a watch requests the complete listing again."""
 
 LOGGED_ATTEMPT = 5
-"""Number of the consecutive retry that is logged, the only one: shorter outages do not matter."""
+"""Number of the consecutive retry that is logged, once per outage. Shorter outages are not logged."""
 
 START_MARGIN_S = 1.0
-"""Seconds that a first listing has to report that it has reached its deadline."""
+"""Seconds after its deadline in which a first listing may still report that it has reached it."""
 
 WATCHLESS_STREAMS = 3
 """Number of consecutive first listings that end without a watch: the broker does not support watches."""
@@ -202,7 +202,7 @@ class LiveList(Closing, ABC):
     def close(self) -> None:
         """End the thread and all waits. May be called again, and from a callback."""
         self._closed.set()
-        # After the event, which a thread that is about to make a call checks behind it.
+        # Interrupt after setting the event: a thread that then makes a call sees the event and cancels it.
         self._interrupt()
         with self._changed:
             self._changed.notify_all()
@@ -218,19 +218,19 @@ class LiveList(Closing, ABC):
                 return
             self._latest = listing
             self._changed.notify_all()
-        # Without the lock, like the callback below, which may call this list.
+        # The lock is not held, here and for the callback below, which may call this list.
         observe_routes(self._client.default_connection, listing)
         if self._on_update is not None:
             try:
                 self._on_update(listing)
-            except Exception:  # This is the caller's code, which the thread must survive.
+            except Exception:  # The thread must survive the caller's code.
                 logger.exception("on_update failed list=%r", self)
 
     def _run_to_end(self) -> None:
         try:
             self._run()
-        # Also an error of the client's function for tokens: without a failure, callers would take the last
-        # listing for the current one, and wait for the next one forever.
+        # This includes errors of the client's function for tokens. If they were not recorded, callers would
+        # take the last listing for the current one, and wait for the next one forever.
         except Exception as error:  # noqa: BLE001
             if not self._closed.is_set():
                 logger.warning("listing has failed list=%r cause=%s", self, str(error) or repr(error))
@@ -341,7 +341,7 @@ class Follower:
             GazetteError: the watch has failed permanently.
         """
         # A resumed stream sends nothing until something changes. Only a request without the last header
-        # brings the routes of today, and shows that the connection is alive.
+        # returns the current routes, and shows that the connection is alive.
         whole = self._asks_whole or self._latest is None
         progressed = False
         self.cause = None
@@ -349,7 +349,7 @@ class Follower:
             for listing in self._listings(whole=whole):
                 progressed = True
                 self._asks_whole = False
-                # A repeated listing of the same revision has no news, not even of routes.
+                # Another listing of the same revision has nothing new, not even routes.
                 if self._latest is None or listing.revision != self._latest.revision:
                     self._latest = listing
                     self._publish(listing)
@@ -361,7 +361,7 @@ class Follower:
             self._asks_whole = not whole
             self.attempt = 0
             return 0.0
-        # Streams are counted for the back-off only if they are in a row without a listing.
+        # The back-off counts consecutive streams without a listing.
         if progressed:
             self.attempt = 0
         # Give up on a broker whose streams end cleanly within the first listing.
@@ -399,7 +399,7 @@ class Follower:
 
 def after_watch(cause: GazetteError | None, attempt: int) -> float | None:
     """Return the seconds to wait after ``attempt`` consecutive streams without a listing; None to give up."""
-    # A broken listing is dropped, and the stream is opened again: a proxy or a stopping broker can cut one.
+    # A broken listing is dropped, and the stream is opened again: a proxy or a stopping broker may cut it.
     if cause is None or isinstance(cause, ProtocolError):
         return retry.backoff_s(attempt)
     return retry.after_read(cause, attempt, waits=False)
@@ -459,7 +459,8 @@ class _ListStream:
 
     def __init__(self, connection: Connection, request: pb.ListRequest, timeout_s: float) -> None:
         self._connection = connection
-        # First, because the caller's function for tokens may raise: nobody would give a channel back.
+        # Get the metadata first: the caller's function for tokens may raise, and then no channel must be
+        # leased.
         metadata = list_metadata(connection, request.selector)
         self._channel = connection.lease()
         self._call = pb_grpc.JournalStub(self._channel).List(request, timeout=timeout_s, metadata=metadata)

@@ -1,1 +1,1 @@
-"""Reads of a journal: through a broker, from fragment files, across errors; heads and gaps."""
+"""Reads journals through brokers and from fragment files, and finds their write heads and gaps."""

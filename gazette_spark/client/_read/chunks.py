@@ -1,4 +1,4 @@
-"""The base of all readers: bytes arrive as chunks, and are read as chunks or in any size.
+"""Defines the base class of readers: bytes arrive as chunks, and are read as chunks or in any size.
 
 A chunk has the bytes of one message, in one object, without a copy, so iterating is the fastest way to read.
 :meth:`ChunkReader.read` and :meth:`ChunkReader.readinto` keep the rest of a chunk for the next call. Use
@@ -64,7 +64,7 @@ class ChunkReader(Closing, ABC):
         self._jumps_raised = 0
         self._rest = _NOTHING
         self._rest_at = 0
-        # Not to wait for: a second thread would read every other chunk. It gets an error instead.
+        # Nobody waits for this lock: two threads would each read every other chunk, so one gets an error.
         self._in_use = threading.Lock()
 
     @abstractmethod
@@ -128,12 +128,12 @@ class ChunkReader(Closing, ABC):
                     parts.append(self._take(missing))
                     missing -= len(parts[-1]) if missing > 0 else 0
             except BaseException as error:
-                # The error comes again with the next call, so the bytes before it are not lost.
+                # The next call raises the error again, so the bytes before it can be returned.
                 comes_again = isinstance(error, GazetteError) and self._errors_last and not self._ended()
                 if parts and missing > 0 and comes_again:
                     return b"".join(parts)
                 if parts:
-                    # The error does not come again, or is one such as KeyboardInterrupt, so the bytes go back
+                    # The error is not raised again, or is one such as KeyboardInterrupt, so the bytes go back
                     # to the buffer and the offset to where it was.
                     self._rest, self._rest_at = Chunk(began, b"".join(parts)), 0
                 raise
@@ -167,8 +167,8 @@ class ChunkReader(Closing, ABC):
         if offset < 0:
             raise OffsetError("cannot seek to a negative offset", self.journal, offset)
         with self._alone():
-            # Buffered bytes ahead are skipped here. Everything else, also going back in the buffer, is for
-            # the subclass.
+            # Buffered bytes ahead are skipped here. The subclass does everything else, including going back
+            # in the buffer.
             ahead = offset - self.offset
             if 0 <= ahead <= self._left_of_rest():
                 self._rest_at += ahead
@@ -296,8 +296,8 @@ class RawChunks(io.RawIOBase):
         try:
             size = self.reader.readinto(buffer)
         except OffsetJumpError as jump:
-            # `io.BufferedReader` discards what it has collected if its raw file raises. It returns it if the
-            # raw file has "no bytes now". So the error waits for the next call.
+            # `io.BufferedReader` discards the bytes that it has collected if its raw file raises. It returns
+            # them if the raw file has "no bytes now". So the error waits for the next call.
             if not self._brought_bytes:
                 raise
             self.held, self._brought_bytes = jump, False

@@ -1,7 +1,7 @@
 """Decodes the content of fragment files, piece by piece.
 
-A fragment file contains journal bytes, encoded with one codec. Gazette's GZIP is one or more members, its
-SNAPPY the framing format, its ZSTANDARD frames without a content size. Every decoder reads a bounded amount,
+A fragment file contains journal bytes, encoded with one codec. Gazette's GZIP is one or more members, SNAPPY
+is the framing format, and ZSTANDARD is frames without a content size. Every decoder reads a bounded amount,
 yields a bounded piece and keeps nothing. So a small file that expands to a huge one costs its reader only one
 piece, until the caller's length check stops it.
 
@@ -99,7 +99,7 @@ def _plain(stream: BinaryStream) -> Iterator[bytes]:
 
 def _gzip(stream: BinaryStream) -> Iterator[bytes]:
     # One decompressor for each member: Gazette's brokers compress as bytes are committed, one member at a
-    # time, and the standard's decompressor ends with its member.
+    # time, and a decompressor of the standard library ends with its member.
     data = stream.read(READ_BYTES)
     while data:
         member = _decompressobj(_GZIP_WBITS)
@@ -108,7 +108,7 @@ def _gzip(stream: BinaryStream) -> Iterator[bytes]:
                 raise CodecError("GZIP", "the file ends inside a member")
             try:
                 # The limit bounds what a few compressed bytes can become: a file that expands a thousandfold
-                # is decoded piece by piece. What is left of the input comes back as `unconsumed_tail`.
+                # is decoded piece by piece. The rest of the input is in `unconsumed_tail`.
                 piece = member.decompress(data, PIECE_BYTES)
             except _GZIP_ERRORS as error:
                 raise CodecError("GZIP", str(error)) from error
@@ -163,7 +163,7 @@ def _snappy_chunks(stream: BinaryStream) -> Iterator[bytes]:
             raise CodecError("SNAPPY", "the file ends inside a chunk header")
         if first and header != _SNAPPY_IDENTIFIER[:4]:
             raise CodecError("SNAPPY", "the stream identifier is missing")
-        # Before the body is read: three bytes of size can claim 16 MiB.
+        # Check before the body is read: three bytes of size can claim 16 MiB.
         if kind < 0x02 and size > _SNAPPY_BODY_BYTES:
             raise CodecError("SNAPPY", f"a chunk of {size} bytes is larger than any block")
         # The format reserves these types for data that a decoder must not skip. Those from 0x80 on may be

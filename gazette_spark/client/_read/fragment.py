@@ -78,7 +78,7 @@ class FetchLimit:
         self.changed = threading.Condition()
         """Notified of bytes, of the end, and of a cancellation."""
         self._timeout_s = timeout_s
-        # Without an end until the first bytes are requested, however long the caller takes to request them.
+        # There is no time limit until the first bytes are requested.
         self._until = math.inf
         self._cancelled = False
 
@@ -99,10 +99,10 @@ class FetchLimit:
             ClosedError: the wait was cancelled.
             DirectReadError: the time limit is over.
         """
-        # The cancellation first: a reader that was closed is not told that its store is slow.
+        # Check the cancellation first, so that a closed reader does not report a slow store.
         if self._cancelled:
             raise ClosedError(f"read of fragment {source}", "it was cancelled")
-        # A store that hangs must not use up the reader's time: the broker, which is asked next, needs the
+        # A store that hangs must not use up the reader's time: the broker, which is called next, needs the
         # rest.
         left_s = self._until - time.monotonic()
         if left_s <= 0:
@@ -169,8 +169,7 @@ class FragmentReader(ChunkReader):
         self._at = offset
         # A read may end in a later fragment; this reader ends with its own.
         self._stop = min(end_offset or fragment.end, fragment.end)
-        # The codec of the stream may be another than the fragment's: a store may have decompressed it on the
-        # way.
+        # The stream's codec may differ from the fragment's, because a store may have decompressed it.
         pieces = decode_fragment(stream, fragment.codec if codec is None else codec)
         self._chunks = verified(
             pieces, fragment, offset=offset, end_offset=end_offset, start=start, source=source
@@ -204,8 +203,8 @@ class FragmentReader(ChunkReader):
         if self._limit is not None:
             self._limit.begin()
         try:
-            # After a seek, chunks before the new offset are passed over. They are decoded nevertheless: a
-            # compressed stream cannot be entered in the middle, and the sum is one of all bytes.
+            # After a seek, chunks before the new offset are skipped. They are decoded nevertheless: a
+            # compressed stream cannot be entered in the middle, and the sum covers all bytes.
             for decoded in self._chunks:
                 if decoded.end <= self._at:
                     continue
@@ -219,7 +218,7 @@ class FragmentReader(ChunkReader):
                 self._counted = chunk.end
                 return chunk
         except GazetteError as error:
-            # A generator that has raised looks like one at its end, so the error is kept and raised again.
+            # A generator that has raised looks as if it had ended, so the error is kept and raised again.
             self._failure = error
             raise
         except BaseException as error:
@@ -254,7 +253,7 @@ def verified(
         FragmentTooLongError: the pieces continue past the fragment.
         CorruptFragmentError: the pieces do not match the codec or the sum.
     """
-    # A list has all chunks or, if a check fails, raises before the first is returned.
+    # `list` reads all chunks, or raises, if a check fails, before the first one is yielded.
     chunks = _verified(pieces, fragment, offset=offset, end_offset=end_offset, start=start, source=source)
     # If the end is not read, withholding bytes would not reveal anything.
     if fragment.length <= HELD_BYTES and not 0 < end_offset < fragment.end:
@@ -272,7 +271,7 @@ def _verified(
     start: int | None,
     source: str,
 ) -> Generator[Chunk, None, None]:
-    # The sum in the name is one of the whole content. A read of a part can only be checked for length.
+    # The sum in the name covers the whole content. A read of a part can only be checked for length.
     position = fragment.begin if start is None else start
     stop = min(end_offset or fragment.end, fragment.end)
     whole = position == fragment.begin and stop == fragment.end
@@ -283,27 +282,26 @@ def _verified(
         with _summing(aside=aside) as digest:
             for piece in pieces:
                 behind = position + len(piece)
-                # Before the piece is returned: bytes behind the end of the name's range would be taken for
+                # Check before yielding the piece: bytes past the end of the name's range would be taken for
                 # the next fragment's, and appear twice.
                 if behind > fragment.end:
                     problem = f"it continues past its end by at least {behind - fragment.end} bytes"
                     raise _corrupt(fragment, source, problem, FragmentTooLongError)
-                # Also for pieces before the offset, which the caller does not get.
+                # This includes pieces before the offset, which the caller does not get.
                 if whole:
                     digest.update(piece)
                 # The last piece is checked before it is returned, so a caller that gets it has the fragment
                 # as it was written.
                 if behind == fragment.end and stop == fragment.end:
-                    # Reading on takes the decoder to the end of the file, where the checksum of its codec is.
-                    # It shows, too, whether there is more than the name says.
+                    # Reading further takes the decoder to the end of the file, where its codec's checksum is.
+                    # This also shows whether the file has more than the name says.
                     if next(pieces, b""):
                         raise _corrupt(fragment, source, "it continues past its end", FragmentTooLongError)
                     actual = digest.digest() if whole else fragment.sum
                     if actual != fragment.sum:
                         problem = f"its SHA-1 is {actual.hex()}, not {fragment.sum.hex()}"
                         raise _corrupt(fragment, source, problem)
-                # Pieces before the offset were needed for the sum and to reach the offset. The caller did not
-                # ask for them.
+                # Pieces before the offset were only needed for the sum and to reach the offset.
                 if behind > offset:
                     chunk = _clip(Chunk(position, piece, fragment.mod_time), offset, stop)
                     if chunk.content:
@@ -360,7 +358,7 @@ class _DigestAside:
 
     def end(self) -> None:
         """End the thread after it has taken all pieces. May be called again."""
-        # At the end of a process, such threads are stopped anywhere.
+        # While the interpreter exits, the thread may be stopped already, and `put` would wait forever.
         if self._thread.is_alive() and not sys.is_finalizing():
             self._pieces.put(b"")
             self._thread.join()
@@ -376,7 +374,8 @@ def _summing(*, aside: bool) -> Iterator[_Digest]:
     try:
         yield digest
     finally:
-        # Also if the reader is closed in the middle of a fragment, or every such reader would leave a thread.
+        # End the thread even if the reader is closed in the middle of a fragment. Otherwise each such reader
+        # would leave one behind.
         digest.end()
 
 

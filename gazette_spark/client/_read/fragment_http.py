@@ -1,4 +1,4 @@
-"""Fetches a fragment over HTTP as it is stored. Loads httpx.
+"""Fetches a fragment over HTTP as it is stored. Imports httpx.
 
 :mod:`gazette_spark.client._read.fragment_urls` decides which URLs are fetched.
 """
@@ -98,7 +98,7 @@ class Body:
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes, none at the end. Errors are those of :meth:`response`."""
-        # A decoder asks for a number of bytes and takes fewer for the end of the file. HTTP delivers pieces
+        # A decoder requests a number of bytes, and takes fewer as the end of the file. HTTP delivers pieces
         # of any size.
         while len(self._rest) < size and (piece := self._next()):
             self._rest = self._rest + piece if self._rest else piece
@@ -136,8 +136,8 @@ class Body:
                 with self._changed:
                     self._response = response
                     self._changed.notify_all()
-                # The raw bytes, because httpx would decode a Content-Encoding, and a fragment of the codec
-                # GZIP is stored with gzip's bytes on purpose.
+                # Read the raw bytes, because httpx would decode a Content-Encoding, and a fragment of the
+                # codec GZIP is stored compressed on purpose.
                 for piece in response.iter_raw(BODY_PIECE_BYTES):
                     with self._changed:
                         # Bounded, so that a fast store does not fill the memory of a slow reader.
@@ -150,7 +150,7 @@ class Body:
         except httpx.HTTPError as error:
             failure = DirectReadError(self._source, type(error).__name__, passing=True)
             failure.__cause__ = error
-        except BaseException as error:  # noqa: BLE001  # Whatever it is, the reader has to hear of it.
+        except BaseException as error:  # noqa: BLE001  # The reader must get any error.
             failure = error
         with self._changed:
             self._failure, self._ended = failure, True
@@ -164,7 +164,7 @@ def left_of_codec(codec: int, response: httpx.Response) -> int:
 
 
 class _AddressCheck:
-    """Refuses a connection because of its address, before any byte is sent, as httpcore's trace function.
+    """Refuses a connection because of its address, before any byte is sent: a trace function of httpcore.
 
     The name service may now answer differently from when the URL was checked, or for the first time. A
     connection to a proxy is not one to the host, and is allowed.
@@ -198,8 +198,8 @@ def fetch(url: str, codec: int, http: httpx.Client, refusal_of: Refusal | None =
         refusal_of: Returns why the host's address is refused; None allows any address.
     """
     source = without_query(url)
-    # Named explicitly, or httpx would offer encodings of its own, and a store might send other bytes than it
-    # has. The two values are those of Gazette's client. The body is decoded as a fragment, never as HTTP.
+    # Set explicitly: otherwise httpx would offer its own encodings, and a store might not send the stored
+    # bytes. The two values are those of Gazette's client. The body is decoded as a fragment, never as HTTP.
     accept = "gzip" if codec == pb.GZIP else "identity"
     try:
         request = http.build_request("GET", url, headers={"Accept-Encoding": accept})
@@ -213,8 +213,8 @@ def fetch(url: str, codec: int, http: httpx.Client, refusal_of: Refusal | None =
     # Also 206 and redirects are refused: a body must be the whole fragment, from the host that was checked.
     if response.status_code != httpx.codes.OK:
         response.close()
-        # A signed URL that has expired is answered 401 or 403, and a fresh one may succeed. 429 and 5xx pass.
-        # Others stay.
+        # A signed URL that has expired is answered 401 or 403, and a fresh one may succeed. 429 and 5xx are
+        # temporary. Others are permanent.
         status = response.status_code
         raise DirectReadError(
             source,

@@ -141,8 +141,8 @@ class FragmentOpener:
             ClosedError: the limit was cancelled.
             OffsetError: the offset is outside the fragment.
         """
-        # The URL comes from a broker, and the broker has it from a fragment's name, which anybody who writes
-        # to the store can choose.
+        # The URL comes from a broker, which makes it from a fragment's name, and anybody who writes to the
+        # store can choose that name.
         check_url(url)
         if url.startswith(FILE_SCHEME) and self.root is not None:
             path = resolve_file(url, self.root)

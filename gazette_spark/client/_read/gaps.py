@@ -1,4 +1,4 @@
-"""Bytes that a journal no longer has: the gaps between its fragments.
+"""Finds the bytes that a journal no longer has: the gaps between its fragments.
 
 Offsets are never used twice, so every byte before a journal's write head was appended once, or skipped by an
 operator who reset the head. Bytes that are in no fragment, neither in a store nor in a broker, cannot be

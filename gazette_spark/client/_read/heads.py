@@ -1,4 +1,4 @@
-"""Write heads of many journals at once, the bytes before them, and whether a low head can be trusted.
+"""Requests write heads of many journals and the bytes before them, and confirms heads that are too low.
 
 The request for a head is the cheapest call: a read at the head with metadata only. A caller that has read a
 journal up to an offset requests a :class:`Tail` instead: one call returns the head, and the bytes up to it if
@@ -122,8 +122,8 @@ class HeadCall:
 def head_request(journal: str, header: pb.Header | None = None) -> pb.ReadRequest:
     """Return a request for a write head; with the header of an earlier answer, to a member of its route.
 
-    That member does not proxy the request. It first waits for the Etcd revision of the header's sender, or it
-    might answer for an outdated route.
+    That member does not proxy the request. It first waits for the Etcd revision of the header's sender, so
+    that it does not answer for an outdated route.
     """
     # A read does not wait until the broker has listed its stores, so a head can be too low: see
     # `settle_head`.
@@ -181,10 +181,10 @@ class TailCall:
         with self._connection.errors():
             for message in self._answers:
                 size += len(message.content)
-                # `end_offset` bounds the bytes of an honest broker. The number of messages has no such bound:
-                # one that sends metadata forever would be listened to until the deadline.
+                # `end_offset` bounds the bytes of an honest broker, but not the number of messages. A broker
+                # that sends metadata forever would otherwise keep the call until the deadline.
                 if size > self._max_bytes or len(messages) == MAX_TAIL_MESSAGES:
-                    # There are more bytes than requested. Without the rest, only the head is of use.
+                    # There are more bytes than requested. Without the rest, only the head is useful.
                     settle(self._answers)
                     break
                 messages.append(message)
@@ -362,11 +362,10 @@ def settle_head(
     Raises:
         GazetteError: no broker answers for the journal.
     """
-    # First the cheap question, which settles the matter if the head was only late. Then the append that
-    # proves it.
+    # First the cheap request, which is enough if the head was only late. Then the append that proves it.
     started, attempt, may_append, doubt = clock(), 0, True, ""
     while True:
-        # A member that joined late may be the one that answered first. All of them together know more.
+        # The first answer may be that of a member that joined late. Together, the members report more.
         head = ask_members()
         if head >= reached:
             return SettledHead(head)
@@ -413,8 +412,8 @@ def _asked(
         while under_way:
             take()
     finally:
-        # Left only after an error that is not one of a broker. A call that nobody takes would stay open at
-        # the broker.
+        # Calls are left only after an error that is not a broker's. A call that is never taken would stay
+        # open at the broker.
         for call in under_way:
             call.close()
     return answers

@@ -66,7 +66,7 @@ from gazette_spark.protocol.fragments import Fragment
 logger = logging.getLogger(__name__)
 
 LOGGED_ATTEMPT = 5
-"""Number of the consecutive retry that is logged, the only one: shorter outages do not matter."""
+"""Number of the consecutive retry that is logged, once per outage. Shorter outages are not logged."""
 
 HURRIED_S = 1.0
 """Seconds of an attempt that is too short to prove anything about a broker that does not answer."""
@@ -136,7 +136,7 @@ class Reader(ChunkReader):
         self._limit = FetchLimit(fetch_timeout_s)
         self._stream: Stream | None = None
         self._direct: FragmentReader | None = None
-        # A generator that has raised looks like one at its end. Without this, the next read would return "no
+        # A generator that has raised looks as if it had ended. Without this, the next read would return "no
         # more bytes" after a failure, and a caller that ignored the first error would lose bytes silently.
         self._failure: GazetteError | None = None
         self._chunks = self.run()
@@ -177,8 +177,8 @@ class Reader(ChunkReader):
     def cancel(self) -> None:
         """End the call, from any thread: current and later reads raise ClosedError."""
         self._stopped.set()
-        # The event comes first: a reader that is about to wait or to make a call checks it afterwards. Then
-        # both waits end: the one for a fragment's bytes, and the one for the broker's next message.
+        # Set the event first: a reader that is about to wait or to make a call checks it afterwards. Then end
+        # both waits: the one for a fragment's bytes, and the one for the broker's next message.
         self._limit.cancel()
         stream = self._stream
         if stream is not None:
@@ -219,8 +219,8 @@ class Reader(ChunkReader):
         return chunk
 
     def _move(self, offset: int) -> None:
-        # The bytes of a stream are on their way in one order. Only a fragment that this reader fetches itself
-        # has bytes that it can skip.
+        # A stream sends its bytes in one order. Only a fragment that this reader fetches itself has bytes
+        # that it can skip.
         if self._direct is None:
             raise SeekRequiresNewReaderError(self.journal, self.offset, offset)
         self._direct.seek(offset)
@@ -276,8 +276,8 @@ class Reader(ChunkReader):
             self._stream = None
             stream.close()
 
-        # The stored fragment, if the stream ended with its URL instead of content. A jump may have passed the
-        # end of the read or of the fragment.
+        # Read the stored fragment, if the stream ended with its URL instead of content. A jump may have
+        # passed the end of the read or of the fragment.
         fragment = cursor.fragment
         if not url or fragment is None or self._at_end() or self._at >= fragment.end:
             return
@@ -317,7 +317,7 @@ class _FragmentAccess:
 
     def prefers_url(self, message: pb.ReadResponse) -> bool:
         """Return whether to open a fragment that the broker is about to send."""
-        # An earlier attempt at this fragment's URL has failed, and the broker now sends the bytes as asked.
+        # An earlier attempt at this fragment's URL has failed, and the broker now sends the requested bytes.
         if self._never_by_url or message.offset < self._proxied_to:
             return False
         if not self._opener.can_open(message.fragment_url):
@@ -335,17 +335,17 @@ class _FragmentAccess:
         fragment = reader.fragment
         assert fragment is not None
         # A broker signs URLs for one minute. A task that was slow to open its URL gets a fresh one, once: a
-        # store that refuses that too has another reason.
+        # store that also refuses that one has another reason.
         if error.expired and self._signed_again != fragment.begin:
             self._signed_again = fragment.begin
             return False
-        # A busy store recovers as a rule, and the broker would have to fetch the bytes from the same store.
+        # A busy store usually recovers, and the broker would have to fetch the bytes from the same store.
         if error.passing and attempt + 1 < STORE_TRIES:
             return True
         # The broker reads the same file with its own credentials and network, so it may succeed where this
         # host does not. Later fragments are tried by their URLs again.
         self._proxied_to = fragment.end
-        # If a URL is refused because of its host, the next ones will be, too.
+        # If a URL is refused because of its host, the next ones will be refused, too.
         self._never_by_url = error.refused and self._opener.can_open(reader.url)
         logger.info("fragment read through the broker instead journal=%s cause=%s", reader.journal, error)
         return False
@@ -380,7 +380,7 @@ class _Members:
             candidates += range(len(members))
         member = next((candidate for candidate in candidates if candidate not in self._asked), None)
         if member is None:
-            # All have had their turn. The next call, after the back-off, begins another round.
+            # All were asked. The next call, after the back-off, begins another round.
             self._asked.clear()
             return False
         self._asked.add(member)
@@ -496,8 +496,7 @@ class RetryReader(ChunkReader):
 
         A current iteration stops; ``read`` and ``readinto`` raise ClosedError.
         """
-        # Before the cancellation, which a reading thread notices: it must find out that the reader is closed
-        # for good.
+        # Set this before the cancellation, so that a reading thread finds the reader closed for good.
         self._closed = True
         self.cancel()
         # A thread that is reading finds the reader closed, and cleans up.
@@ -528,9 +527,9 @@ class RetryReader(ChunkReader):
         try:
             chunk = next(self._chunks_left, None)
         except BaseException as error:
-            # The old generator has ended with its error. A new one makes the next call of `next` try again at
-            # the offset. Otherwise a reader that KeyboardInterrupt or the caller's function for tokens has
-            # interrupted would appear to be at its end.
+            # The old generator has ended with its error. A new one lets the next call of `next` try again at
+            # the offset. Otherwise a reader that was interrupted, by KeyboardInterrupt or the caller's
+            # function for tokens, would appear to be at its end.
             self._chunks_left = self._chunks()
             if not isinstance(error, GazetteError):
                 raise
@@ -553,9 +552,9 @@ class RetryReader(ChunkReader):
         self._attempt, self._earlier = 0, None
 
     def _chunks(self) -> Generator[Chunk, None, None]:  # noqa: C901, PLR0912, PLR0915 - told in order
-        """Yield chunks from the next offset on, call after call, until the end or a lasting failure."""
+        """Yield chunks from the next offset on, call after call, until the end or a permanent failure."""
         options = self._options
-        # A reader with an end knows that the bytes up to it exist or will exist, so it waits for them.
+        # A reader with an end expects that the bytes up to it exist or will exist, so it waits for them.
         # Without an end and without `block`, the end of the journal is the end of the read.
         waits = options.block or options.end_offset != 0
         # The wait begins with the caller's first read, not when the reader was made.
@@ -580,14 +579,14 @@ class RetryReader(ChunkReader):
                         if self._stopped.is_set():
                             return
             except DirectReadError as error:
-                # The store has failed, not the broker. Unless the same URL is worth another try, the broker
-                # is called at once, as after a stream that ended without an error.
+                # The store has failed, not the broker. Unless the same URL is worth another attempt, the
+                # broker is called without a wait, as after a stream that ended without an error.
                 cause = error if self._access.retries(error, reader, self._attempt) else None
             except GazetteError as error:
                 cause = error
             finally:
-                # Also after a failure: the offset of an OFFSET_NOT_YET_AVAILABLE may be past the requested
-                # one, behind bytes that the journal has lost.
+                # After a failure, too, the offset may have moved: that of an OFFSET_NOT_YET_AVAILABLE may be
+                # past the requested one, behind bytes that the journal has lost.
                 self._offset = reader.offset
             # A clean end is not the end of the read. Brokers also end a stream when they stop, when the
             # journal moves to others, when a token expires, and at a fragment's end; then the loop goes on at
@@ -603,14 +602,14 @@ class RetryReader(ChunkReader):
                 if not waits and cause.write_head == self._offset:
                     return
 
-            # Why the call ended, for the caller. If a deadline left no time for the call, the previous answer
-            # of the broker says more.
+            # Find out why the call ended, for the caller. If a deadline left no time for the call, the
+            # broker's previous answer says more.
             if self._earlier and self._try_s < HURRIED_S and is_no_answer(cause):
                 cause = self._earlier
             self._earlier = cause
             if isinstance(cause, NotJournalBrokerError) and self._access.asks_for_urls and self._attempt > 0:
-                # The called broker, and then the one that it named, is not a member and may not proxy: now it
-                # may.
+                # Neither the called broker nor the one that it named is a member, and they may not proxy. The
+                # next call may be proxied.
                 self._access.asks_for_urls = False
                 cause = None
             failure = cause or UnavailableError(
@@ -620,7 +619,7 @@ class RetryReader(ChunkReader):
             )
 
             # Retry or raise. The kind of failure decides first, by the retry module's table, and then the
-            # time that is left.
+            # remaining time.
             wait_s = after_read(cause, self._attempt, waits=waits)
             if wait_s is None:
                 raise reader.explain(failure)
@@ -671,14 +670,14 @@ class RetryReader(ChunkReader):
 
     def _broker_answers(self) -> bool:
         """Return whether the broker still reports the write head."""
-        # The cheapest question, which every member answers at once, from its index.
+        # This request is the cheapest, and every member answers it immediately, from its index.
         request = pb.ReadRequest(journal=self.journal, offset=-1, metadata_only=True)
         timeout_s = min(self._idle_timeout_s, self._connection.connect_timeout_s)
         stream = self._open_stream(request, timeout_s)
         try:
             for message in stream.messages():
-                # The broker answers, but not with a head: the journal was deleted or suspended, and waiting
-                # for it is in vain.
+                # The broker answers, but not with a head: the journal was deleted or suspended, so waiting is
+                # useless.
                 if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
                     raise read_status_error(message, self.journal)
                 if message.HasField("header") and message.header.route.primary >= 0:

@@ -1,6 +1,6 @@
 """Opens only regular files.
 
-Whoever may write into a store can put a FIFO, a device or a symbolic link in place of a fragment. Opening a
+Anyone who can write to a store can put a FIFO, a device or a symbolic link in place of a fragment. Opening a
 FIFO waits for its other end, and a link may leave the store.
 """
 

@@ -1,4 +1,4 @@
-"""One Read call: its messages, and the checks of a broker's stream.
+"""Makes one Read call, and checks the messages of its stream.
 
 A stream is metadata, then chunks up to the end of the metadata's fragment, then the next metadata. The
 :class:`Cursor` follows it without I/O: it takes one message and returns a chunk or nothing, or raises an
@@ -50,8 +50,8 @@ class ReadOptions:
     begin_mod_time: int = 0
 
     def __post_init__(self) -> None:
-        # Brokers report a broken rule only as UNKNOWN with a text, which a reader cannot tell from a failure
-        # that passes.
+        # Brokers report an invalid value only as UNKNOWN with a text, which a reader cannot distinguish from
+        # a temporary failure.
         validate_journal_name(self.journal, allow_meta=True)
         for name, value in (("Offset", self.offset), ("EndOffset", self.end_offset)):
             if not -1 <= value <= MAX_OFFSET:
@@ -132,12 +132,12 @@ class Cursor:
         if not content:
             self._on_metadata(message)
             return None
-        # In protobuf a missing field is a zero, so metadata and content can be told apart only by what they
-        # may not have.
+        # In protobuf a missing field is a zero, so only the fields that content must not have distinguish it
+        # from metadata.
         if message.status or message.write_head or message.fragment_url or message.HasField("fragment"):
             raise self._lie("content comes together with metadata")
         offset = message.offset
-        # This is what makes a read exact: bytes that a broker repeats or leaves out never reach the caller.
+        # This makes a read exact: bytes that a broker repeats or leaves out never reach the caller.
         if offset != self.offset:
             raise self._lie(f"a chunk begins at offset {offset}; expected {self.offset}")
         end = offset + len(content)
@@ -145,8 +145,8 @@ class Cursor:
             raise self._lie(f"a chunk ends at offset {end}, its fragment at {self._limit}")
         if self._digest is not None:
             self._digest.update(content)
-            # The sum is known at the fragment's last byte, when earlier chunks have been returned already.
-            # The last one is not, so a reader does not get past the fragment.
+            # The sum is known only at the fragment's last byte, after earlier chunks were returned. The last
+            # chunk is withheld, so a reader does not get past the fragment.
             if end == self._limit and self.fragment is not None:
                 fragment, digest = self.fragment, self._digest.digest()
                 if digest != fragment.sum:
@@ -165,7 +165,7 @@ class Cursor:
         if not isinstance(error, BrokerError):
             return error
         fragment = self.fragment
-        # Without a stored fragment the failure is not one of the store.
+        # Without a stored fragment, the failure is not the store's.
         if fragment is None or not self.url:
             problem = f"journal {self.journal!r} at offset {self.offset}: {error.problem}"
             return BrokerError(error.endpoint, error.code, problem)
@@ -178,7 +178,7 @@ class Cursor:
 
     def _on_metadata(self, message: pb.ReadResponse) -> None:
         if message.HasField("header"):
-            # Only the first message has one.
+            # Only the first message has a header.
             self.header = message.header
         if message.status == pb.OK:
             self._check_offset(message.offset)
@@ -207,8 +207,8 @@ class Cursor:
             raise self._lie(f"it went back to offset {offset} from {self.offset}")
 
     def _advance(self, message: pb.ReadResponse) -> None:
-        # A jump: the journal has lost the bytes between. At -1 the broker has only said where the write head
-        # is.
+        # This is a jump: the journal has lost the bytes between. At -1, the broker has only reported its
+        # write head.
         if message.offset > self.offset and self.offset != -1:
             self.jumps.append((self.offset, message.offset))
         self.offset = message.offset
@@ -229,9 +229,10 @@ class ReadStream:
         self._request = request
         # Whether the call ended without any answer, after which its channel is not used for another call.
         self._silent = False
-        # First, because the caller's function for tokens may raise: nobody would give a channel back.
+        # Get the metadata first: the caller's function for tokens may raise, and then no channel must be
+        # leased.
         metadata = connection.metadata(journal_claims(Capability.READ, request.journal))
-        # A channel of its own, because the streams of a connection share a window: a slow reader would stop
+        # Use a separate channel, because the streams of a connection share a window: a slow reader would stop
         # all others.
         self._channel: grpc.Channel | None = connection.lease()
         self._call = pb_grpc.JournalStub(self._channel).Read(request, timeout=timeout_s, metadata=metadata)
@@ -249,8 +250,8 @@ class ReadStream:
         except grpc.RpcError as error:
             translated = self._connection.rpc_error(error)
             self._connection.report(translated, waits=self._request.block)
-            # A read that waits for new bytes is silent on a healthy connection, too. Its channel is not
-            # trusted any more, but those of other calls are.
+            # A read that waits for new bytes is silent on a healthy connection, too. Its own channel is no
+            # longer trusted, but those of other calls are.
             self._silent = is_no_answer(translated)
             if self._silent and not self._request.block:
                 self._connection.distrust()

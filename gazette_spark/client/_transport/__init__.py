@@ -1,1 +1,1 @@
-"""Channels to brokers: routes, credentials, TLS, retries and statuses."""
+"""Connects to brokers: routes, credentials, TLS, retries and statuses."""

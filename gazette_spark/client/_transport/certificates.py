@@ -30,7 +30,7 @@ def check_in_force(option: str, shown: str, content: bytes, *, bundle: bool) -> 
     """Raise an OptionError if a certificate has expired, or, in a bundle of authorities, all have."""
     blocks = _BLOCK.findall(content)
     try:
-        # A bundle of authorities may have expired ones among others. One that is valid is enough.
+        # A bundle of authorities may contain some that have expired. One that is valid is enough.
         ends = [_expiry(ssl.PEM_cert_to_DER_cert(block.decode("ascii"))) for block in blocks]
     except (ValueError, IndexError):
         ends = []
@@ -85,7 +85,7 @@ def load_pair(
 
 
 def _expiry(der: bytes) -> str:
-    """Return the end of a certificate's validity, as ``YYYYMMDDHHMMSSZ``.
+    """Return when a certificate expires, as ``YYYYMMDDHHMMSSZ``.
 
     The standard library only has this for the certificate of a connection. A certificate is a sequence that
     begins with a sequence of: an optional version, serial number, algorithm, issuer, validity, ….
@@ -93,7 +93,7 @@ def _expiry(der: bytes) -> str:
     _, certificate, _ = _der_element(der)
     _, fields, _ = _der_element(certificate)
     tag, _, rest = _der_element(fields)
-    # Only certificates of version 1 leave the version out.
+    # Only certificates of version 1 omit the version.
     fields = rest if tag == _DER_VERSION else fields
     for _ in range(3):
         _, _, fields = _der_element(fields)

@@ -1,4 +1,4 @@
-"""Connections to one broker: its address, calls to it, and the errors for failed calls.
+"""Makes connections to one broker, and calls on them, and converts the errors of failed calls.
 
 Each read leases a separate channel, and so a connection: the streams of an HTTP/2 connection share one
 flow-control window, so a slow reader would starve all others. All other calls share one channel. Channels are
@@ -53,7 +53,7 @@ MAX_RECEIVE_BYTES = 16 << 20
 """Maximum size of a broker's message, as in Gazette's own client."""
 
 IDLE_CHANNELS = 4
-"""Number of closed readers' channels that are kept for new readers: a connection takes about 2 ms."""
+"""Number of closed readers' channels that are kept for new readers. A new connection takes about 2 ms."""
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -130,8 +130,8 @@ def rpc_error(
             return UnavailableError(endpoint, details)
         case grpc.StatusCode.CANCELLED:
             return UnavailableError(endpoint, f"{CANCELLED}: {details}")
-        # Only the text tells it from other failures. It has an error of its own because a retry would be as
-        # slow.
+        # Only the text distinguishes this failure from others. It has a separate error because a retry would
+        # be just as slow.
         case grpc.StatusCode.UNKNOWN if UNDERFLOW in details:
             return FlowControlError(endpoint, code.name, details)
     return BrokerError(endpoint, code.name, details)
@@ -165,7 +165,7 @@ class Connection:
     Any service may be called: :meth:`stub` takes its generated stub, and :meth:`metadata` the claims of a
     call.
 
-    ``contacted`` tells whether the cluster has ever answered. Until then a failure to connect is more likely
+    ``contacted`` shows whether the cluster has ever answered. Until then a failure to connect is more likely
     a wrong address than a restart, and is retried only for ``connect_timeout_s``.
     """
 
@@ -258,8 +258,8 @@ class Connection:
             self.problem = translated.problem
             problem = handshake_problem(translated.problem)
             # A broker that closes connections refuses certificates, or requires TLS. The probe finds out
-            # which. It makes a connection of its own and may take seconds, so its answer counts for later
-            # calls, too, until one of them succeeds.
+            # which. It makes another connection and may take seconds, so its result also counts for later
+            # calls, until one of them succeeds.
             is_unix = self.endpoint.target.startswith("unix:")
             if not problem and is_closed_early(translated.problem) and not is_unix:
                 if self._refusal is None:
@@ -347,14 +347,14 @@ class Connection:
             cancel()
 
     def give_back(self, channel: grpc.Channel, *, silent: bool = False) -> None:
-        """Take back a leased channel without a call. A ``silent`` one, which gave no answer, is closed."""
+        """Take back a leased channel without a call. If it is ``silent``, it got no answer and is closed."""
         self.release()
         with self._lock:
             self._leased.pop(channel, None)
             if not (silent or self._closed) and len(self._idle) < IDLE_CHANNELS:
                 self._idle.append(channel)
                 return
-        # Outside the lock, because closing waits for gRPC's threads.
+        # The lock is not held, because closing waits for gRPC's threads.
         channel.close()
 
     def distrust(self) -> None:
@@ -396,7 +396,7 @@ class Connection:
             self._closed = True
             channels = self._take_channels()
             http, self._http = self._http, None
-            # A copy, because a cancelled call may give its channel back.
+            # Copy it, because a cancelled call may give its channel back.
             leased = self._leased.copy()
         # Leased channels are closed when they are given back: closing them now would wait for their readers,
         # which may not be reading.
@@ -425,8 +425,8 @@ class Connection:
             if is_no_answer(translated):
                 # The connection may be half-open, so the next call makes a new one.
                 self.distrust()
-            # Any other status of gRPC was sent by a broker. A handshake that failed is not an answer: later
-            # calls must name its reason, too, instead of retrying until their deadline.
+            # A broker sent any other status of gRPC. A handshake that failed is not an answer: later calls
+            # must also name its reason, instead of retrying until their deadline.
             if not isinstance(translated, UnavailableError | TlsError):
                 self.contacted = True
             raise translated from None
@@ -472,14 +472,14 @@ def _channel_options(connect_timeout_s: float) -> list[tuple[str, Any]]:
     return [
         ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
         ("grpc.max_send_message_length", MAX_RECEIVE_BYTES),
-        # Streams are consumed on the calling thread, which gives a third more bytes per second than gRPC's
+        # Streams are consumed on the calling thread, which reads a third more bytes per second than gRPC's
         # own thread. Windows and frames keep their defaults, because they adapt to the link.
         (ChannelOptions.SingleThreadedUnaryStream, 1),
         # Otherwise all channels of a process to one address would share a connection.
         ("grpc.use_local_subchannel_pool", 1),
         # As in Gazette's client, brokers are dialled directly, regardless of http_proxy.
         ("grpc.enable_http_proxy", 0),
-        # The package's own back-off decides. A connection attempt ends at the connect deadline.
+        # This package decides about the back-off. A connection attempt ends at the connect deadline.
         ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1000),

@@ -1,4 +1,4 @@
-"""A client's credentials: a bearer token with each call, certificates on each connection.
+"""Holds a client's credentials: a bearer token for each call, certificates for each connection.
 
 A token is fixed, or comes from a file or a function, or is signed for each call with keys that the client
 shares with the brokers. A signed token claims only the capabilities of its call. A read that outlives its
@@ -85,8 +85,8 @@ class TokenFile:
         """Return the current token."""
         with self._lock:
             stamp = _stamp(self.path)
-            # A look at the file's status with each call, because a rotated token must be in use before the
-            # old one expires.
+            # Check the file's status at each call, because a rotated token must be in use before the old one
+            # expires.
             if stamp is not None and stamp != self._stamp:
                 try:
                     self._read()
@@ -162,7 +162,7 @@ class Credentials:
     lifetime_s: float = LIFETIME_S
     clock: Callable[[], float] = field(default=time.time, repr=False)
     token_source: TokenFile | TokenFunction | None = None
-    """Gives the token of each call, in place of ``token``."""
+    """Returns the token of each call, in place of ``token``."""
 
     @classmethod
     def given(
@@ -232,7 +232,7 @@ _OPTION_OF_CONTENT = {"ca": "tls.ca", "cert": "tls.cert", "key": "tls.keySecret"
 class TlsOptions:
     """Trusted authorities and client certificate of ``https`` connections.
 
-    Files are read on creation, and again by :meth:`refreshed`. Contents are also PEM.
+    Files are read on creation, and again by :meth:`refreshed`. Contents are PEM, too.
 
     Args:
         ca_file: PEM certificates of the trusted authorities, instead of the public ones.

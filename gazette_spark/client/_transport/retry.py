@@ -1,4 +1,4 @@
-"""The decision whether to retry or raise a failed call, and the wait before the retry, without a clock.
+"""Decides, without a clock, whether to retry or raise a failed call, and the wait before the retry.
 
 ==============================================  ======================  =====================
 cause                                           read                    append, list, apply
@@ -17,7 +17,7 @@ everything else: token, TLS, corruption, …      raised                  raised
 ==============================================  ======================  =====================
 
 (1) The append may then be done twice, because raw appends are at-least-once. Apply is retried only if no
-connection was made. (2) It is retried while the news of a new journal spreads. (3) After that the fragment is
+connection was made. (2) It is retried until all brokers know a new journal. (3) After that the fragment is
 read through its broker.
 
 Brokers report most failures with the code UNKNOWN, so only the texts distinguish permanent from temporary

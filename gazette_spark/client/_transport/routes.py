@@ -1,4 +1,4 @@
-"""The choice of a call's broker: routes from brokers' answers, and the connections to the routes' members.
+"""Chooses a call's broker, from the routes in brokers' answers, and keeps connections to routes' members.
 
 A journal has a primary, which accepts appends, and other members, which also serve reads. Any broker can be
 called for any journal and proxies the call; a client that remembers routes saves that hop. Routes come with
@@ -86,8 +86,8 @@ class RouteCache:
 
     def update_route(self, item: str, route: pb.Route) -> None:
         """Remember a copy of a route. A route without members removes the item's route."""
-        # Without endpoints there is nobody to call. A journal that has lost its members is asked for at the
-        # default.
+        # Without endpoints, no member can be called. Calls for a journal without members go to the default
+        # broker.
         usable = bool(route.members) and len(route.endpoints) == len(route.members)
         with self._lock:
             self._routes.pop(item, None)
@@ -118,7 +118,7 @@ def choose_member(
 ) -> int | None:
     """Return the index of the member to read from; None if no member has an endpoint.
 
-    Preferred are, in this order, members in the zone, members that have not failed, connected members, and
+    Members are preferred in this order: those in the zone, those that have not failed, connected members, and
     the first one.
 
     Args:
@@ -171,8 +171,7 @@ class Dialer:
         self._secure = self._defaults[0].endpoint.secure
         if any(default.endpoint.secure != self._secure for default in self._defaults):
             raise OptionError("brokerAddress", f"{','.join(endpoints)!r}", "all https:// or none")
-        # Counts failures, and thereby chooses the default: each failure of the current one moves on to the
-        # next.
+        # The number of failures, which selects the default: each failure of the current one selects the next.
         self._at = 0
         self._members: dict[str, Connection] = {}
         self._failed: dict[str, float] = {}
@@ -242,8 +241,8 @@ class Dialer:
         """Avoid a broker that could not be reached: a member for a while, a default until its next turn."""
         with self._lock:
             self._failed[connection.endpoint.text] = self._clock() + FAILED_S
-            # Several threads may report the same failure. Only the first finds it the default, so none is
-            # passed over.
+            # Several threads may report the same failure. It is still the default only for the first, so none
+            # is skipped.
             if connection is self.default:
                 self._at += 1
 
@@ -265,8 +264,7 @@ class Dialer:
 
     def _dial_or_forget(self, item: str, endpoint: str) -> Connection:
         """Return the connection to a member, or the default if that fails, and forget the route then."""
-        # A route that leads to a broker that has failed is older than the failure. Any broker knows the
-        # current one.
+        # A route to a broker that has failed is older than the failure. Any broker knows the current route.
         connection = self._dial(endpoint) if endpoint and endpoint not in self._failed_now() else None
         if connection is None:
             assert self._cache is not None
@@ -279,7 +277,7 @@ class Dialer:
             endpoint = Endpoint.parse(text)
         except OptionError:
             return None
-        # A default's connection is shared: it has channels, and knows whether the cluster has answered.
+        # A default's connection is shared: it has channels, and a record of whether the cluster has answered.
         for default in self._defaults:
             if default.endpoint.target == endpoint.target and default.endpoint.secure == endpoint.secure:
                 return default
@@ -294,7 +292,7 @@ class Dialer:
             if connection is None:
                 connection = self._members[text] = self._connect(self, text)
             connection.touch()
-            # There is no thread for it: connections that nobody uses are closed when another is looked up.
+            # No thread does this: idle connections are closed when another is looked up.
             other_members = [member for member in self._members.values() if member is not connection]
         for member in other_members:
             member.hang_up(IDLE_S)

@@ -1,4 +1,4 @@
-"""The errors of brokers' statuses."""
+"""Converts the statuses in brokers' responses to errors."""
 
 from __future__ import annotations
 

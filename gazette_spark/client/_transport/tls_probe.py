@@ -29,7 +29,7 @@ def handshake_problem(details: str) -> str:
     failure = _HANDSHAKE_FAILED.search(details)
     if failure is None:
         return ""
-    # The alternative of the pattern without a group: the certificate is valid, but for another name.
+    # The pattern's alternative without a group matched: the certificate is valid, but for another name.
     if failure[1] is None:
         return "its certificate is for another host name"
     reason, _, more = failure[1].partition(": ")
