@@ -1,9 +1,9 @@
-"""Gazette's messages: UUIDs, acknowledgements and transactions inside journals.
+"""Gives messages UUIDs, acknowledgements and transactions inside journals, as Gazette does.
 
-A producer stamps each message with a UUID that holds its producer id, a clock and flags. Readers use these to
-drop repeated messages and to hold back messages of a transaction until its acknowledgement arrives.
+A producer stamps each message with a UUID that contains its producer id, a clock and flags. Readers use these
+to drop repeated messages, and to withhold messages of a transaction until its acknowledgement arrives.
 
-Names are loaded when they are asked for: the columns' code, which Spark's workers load, needs no client.
+Names are imported on first use: the columns' code, which Spark's workers import, needs no client.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Decides which messages are committed, in columns: the engine that reads committed messages in bulk.
 
 :func:`sequence` takes the messages in a range of a journal, and the states of its producers at the begin. It
-returns for each message whether it is committed, and by which acknowledgement, and the states at the end. So
-the states at an offset follow from the journal's bytes alone, regardless of how they were cut: a state has
-everything on which a later message can depend.
+returns for each message whether it is committed, and by which acknowledgement, and the states at the end. A
+state has everything on which a later message can depend. So the states at an offset follow from the journal's
+bytes alone, regardless of how they were cut.
 
 The rules are those of :class:`~gazette_spark.message.sequencer.Sequencer`. The clocks of most producers
 ascend from message to message, and these producers are sequenced with array operations. A producer that
@@ -51,7 +51,7 @@ FORGET_AFTER = (24 * 3600 * 10_000_000) << 4
 day, the horizon of Gazette's consumers. A message that it repeats later is delivered again."""
 
 REMEMBERED = 1024
-"""Number of a journal's producers that are remembered regardless of age: those that wrote last.
+"""Number of a journal's producers that are remembered regardless of age: those that wrote most recently.
 
 Producers choose their clocks. If only age counted, one message of the year 2100 would make a reader forget
 all other producers, and deliver their retried appends twice from then on. Neither the time of reading nor the
@@ -89,10 +89,10 @@ class ProducerStates:
         """Return the states without forgotten producers."""
         if len(self) <= REMEMBERED:
             return self
-        # The states include all producers that wrote last, because these are never forgotten.
+        # The states include all producers that wrote most recently, because these are never forgotten.
         wrote_last = self.last_offsets >= np.partition(self.last_offsets, -REMEMBERED)[-REMEMBERED]
-        # An open transaction keeps its producer, however old it is: an acknowledgement may still come, and
-        # would otherwise commit nothing. Gazette may forget such a producer.
+        # An open transaction keeps its producer, however old it is. Otherwise a late acknowledgement would
+        # commit nothing. Gazette may forget such a producer.
         open_ = self.begins != NO_TRANSACTION
         keep = open_ | wrote_last | ~_far_behind(self.last_clocks, self.newest)
         return ProducerStates(
@@ -114,12 +114,13 @@ class ProducerStates:
         Args:
             now: The current time as a clock. A larger clock of the journal does not count.
         """
-        # A killed task leaves its transaction open forever. After a day, nobody waits for it any longer.
+        # A killed task leaves its transaction open forever. After a day, readers stop waiting for it.
         return (self.begins >= 0) & ~_far_behind(self.last_clocks, min(self.newest, now))
 
     def lost_since(self, available: int) -> ProducerStates:
         """Return the states if bytes before an offset are gone: transactions that began there are lost."""
-        # Marked and not removed: the messages that still come belong to the transaction until it ends.
+        # Mark them instead of removing them: the messages that still come belong to the transaction until it
+        # ends.
         return replace(self, begins=np.where(self.open_before(available), LOST, self.begins))
 
 
@@ -205,7 +206,7 @@ def sequence(states: ProducerStates, uuids: UuidColumns, offsets: Offsets) -> Se
 
     # A forgotten producer starts over, as if its first message here were its first ever. This must be decided
     # here although `without_forgotten` drops such states: rows must not depend on where a caller has cut the
-    # journal, and so on whether a state has already been dropped.
+    # journal, and so on whether a state was already dropped.
     first_clocks = runs.clocks[runs.heads]
     starts_over = runs.forgotten(runs.heads, runs.last_clocks, runs.begins == NO_TRANSACTION)
     runs.last_acks = np.where(starts_over, first_clocks - np.uint64(1), runs.last_acks)
@@ -261,7 +262,7 @@ class _Runs:
         has_state = np.zeros(len(producers), np.bool_)
         inside = at < len(states)
         has_state[inside] = states.producers[at[inside]] == producers[inside]
-        # For a new producer, everything below its first message counts as acknowledged.
+        # For a new producer, all clocks below its first message count as acknowledged.
         initial = clocks[heads] - np.uint64(1)
         last_acks, last_clocks, begins = (
             initial.copy(),
@@ -287,7 +288,7 @@ class _Runs:
             last_acks,
             last_clocks,
             begins,
-            # The largest clock BEFORE each message, because a message does not age its own producer. The last
+            # The largest clock before each message, because a message does not age its own producer. The last
             # entry is the largest clock of all.
             np.maximum.accumulate(np.append(np.uint64(states.newest), uuids.clocks)),
             states,
@@ -295,7 +296,10 @@ class _Runs:
 
     @cached_property
     def previous(self) -> Offsets:
-        """Index of the previous message of each message's producer: -1 for its first, past all for others."""
+        """Index of the previous message of each message's producer, or -1 for its first.
+
+        Messages that are not sequenced have an index past all messages.
+        """
         # Within a run, the previous entry of `order` is the producer's previous message. That is wrong for
         # the first message of each run, which the third assignment corrects.
         previous = np.full(len(self.newest), len(self.newest), np.int64)
@@ -307,8 +311,9 @@ class _Runs:
         self, firsts: npt.NDArray[np.int64], last_clocks: Clocks, candidates: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
         """Return a mask of candidates that were forgotten before their messages at ``order[firsts]``."""
-        # Counting later writers takes a pass for each producer. Two tests make that rare: there are more
-        # producers than are always remembered, and the producer's last clock is a day behind.
+        # Counting later writers takes a pass for each producer. Two tests make that rare: the number of
+        # producers must exceed the number that is always remembered, and the producer's last clock must be a
+        # day behind.
         forgotten = np.zeros(len(candidates), np.bool_)
         if len(self.before) + len(self.producers) > REMEMBERED:
             rows = self.order[np.where(candidates, firsts, 0)]
@@ -336,7 +341,7 @@ class _Runs:
         if state == len(self.before) or self.before.producers[state] != self.producers[at]:
             return False
         later = self.before.last_offsets > self.before.last_offsets[state]
-        # Counted twice or not, there are too few of them. Only otherwise is the costlier comparison needed.
+        # Even if some are counted twice, there are too few. Otherwise the costlier comparison is needed.
         if later_writers + np.count_nonzero(later) < REMEMBERED:
             return False
         # Producers that wrote both before and in this range count once.
@@ -384,7 +389,7 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
     is_end = flags != CONTINUE_TXN
     next_end = np.minimum.accumulate(np.where(is_end, index, count)[::-1])[::-1]
     is_open = next_end >= np.repeat(tails, tails - heads)
-    # Index 0 stands for a missing end, so that look-ups are valid; those fates are replaced below. An end is
+    # Index 0 replaces a missing end, so that look-ups are valid; those fates are replaced below. An end is
     # always delivered itself, because its clock is above the last one. An acknowledgement has the largest
     # clock of its transaction, so it commits all of it.
     end = np.where(is_open, 0, next_end)
@@ -419,7 +424,7 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
     # are the open transaction. A run without an end continues the earlier transaction.
     last_end = np.maximum.accumulate(np.where(is_end, index, -1))[tails - 1]
     has_end = last_end >= heads
-    # The bounds only keep indices valid: what they point to is not used.
+    # The bounds only keep indices valid: the entries at replaced indices are not used.
     last = np.where(has_end, last_end, 0)
     last_acks = np.where(has_end, runs.clocks[last], runs.last_acks)
     next_begin = runs.offsets[np.minimum(np.where(has_end, last_end + 1, heads), count - 1)]
@@ -450,18 +455,19 @@ def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
     run = slice(int(runs.heads[at]), int(runs.tails[at]))
     columns = (runs.clocks, runs.flags, runs.offsets, runs.order)
     for clock, flags, offset, row in zip(*(column[run].tolist() for column in columns), strict=True):
-        # Here, too, a producer may be forgotten between any two of its messages, and its next one is its
-        # first.
+        # Here, too, a producer may be forgotten between any two of its messages. The next one then counts as
+        # its first.
         if begin == NO_TRANSACTION and runs.is_forgotten(at, last_clock, row):
             last_ack = last_clock = clock - 1
         ack_offsets[row] = DROPPED
         if flags == CONTINUE_TXN:
-            # A copy, which an append leaves if it is retried after its answer was lost.
+            # This is a copy. A retried append leaves one if its first answer was lost.
             if clock <= last_clock:
                 continue
             if begin == NO_TRANSACTION:
                 begin = offset
-            # Of a transaction that has lost bytes, no message may be delivered. It still ends like any other.
+            # No message of a transaction that has lost bytes is delivered. The transaction still ends like
+            # any other.
             if begin != LOST:
                 open_messages.append((clock, row))
                 ack_offsets[row] = PENDING
@@ -469,7 +475,7 @@ def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
             continue
         if clock > last_ack:
             ack_offsets[row] = offset
-            # A message outside of transactions commits itself and discards what is open.
+            # A message outside of transactions commits itself and discards the open transaction.
             committed_clock = clock if flags == ACK_TXN and begin != LOST else 0
         elif flags == ACK_TXN:
             committed_clock = 0  # A rollback.
@@ -478,13 +484,13 @@ def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
         # The transaction has ended. Messages above the acknowledgement's clock will never be committed.
         for message_clock, message_row in open_messages:
             ack_offsets[message_row] = offset if message_clock <= committed_clock else DROPPED
-        # The transaction began before this range, so its first messages are not among `open_messages`. The
-        # first end decides it, whatever the end is.
+        # The transaction began before this range, so its first messages are not among `open_messages`. Its
+        # first end decides it, regardless of the kind of end.
         if carried is not None:
             closings.append((producer, *carried, committed_clock, offset))
         open_messages, carried = [], None
-        # After a rollback, too, as in Gazette: the acknowledgement of a recovered producer may be lower than
-        # the last one, and the messages after it may reuse clocks.
+        # This includes a rollback, as in Gazette: the acknowledgement of a recovered producer may be lower
+        # than the last one, and the messages after it may reuse clocks.
         last_ack = last_clock = clock
         begin = NO_TRANSACTION
     runs.last_acks[at], runs.last_clocks[at], runs.begins[at] = last_ack, last_clock, begin
@@ -499,7 +505,7 @@ class Replay:
     """
 
     def __init__(self, transactions: Closings, until: Offsets) -> None:
-        # Rolled back and lost transactions have a clock of 0, and commit nothing that would have to be found.
+        # Rolled back and lost transactions have a clock of 0, and commit no messages.
         selected = (transactions.ack_clocks != 0) & (transactions.begins < until)
         order = np.argsort(transactions.begins[selected], kind="stable")
         self._transactions = transactions.take(selected).take(order)
@@ -526,7 +532,7 @@ class Replay:
         while len(active) and len(candidates):
             producers, first = np.unique(transactions.producers[active], return_index=True)
             at = np.minimum(np.searchsorted(producers, uuids.producers[candidates]), len(producers) - 1)
-            # Most messages in these bytes are of producers that have nothing to replay.
+            # Most messages in these bytes are from producers that have nothing to replay.
             is_of_producer = producers[at] == uuids.producers[candidates]
             rows = candidates[is_of_producer]
             transaction = active[first][at[is_of_producer]]
@@ -551,7 +557,7 @@ class Replay:
                 low, high = heads[run], tails[run]
                 before = np.append(self._last_clocks[transaction[low]], clocks[low : high - 1])
                 largest[low:high] = np.maximum.accumulate(before)
-            # Remembered from block to block, because a copy may be in another block than its original.
+            # Keep these from block to block, because a copy may be in another block than its original.
             self._last_clocks[transaction[heads]] = np.maximum.reduceat(np.maximum(clocks, largest), heads)
             # The same two rules as in `sequence`: no copies, and nothing above the acknowledgement's clock.
             is_committed = (clocks > largest) & (clocks <= transactions.ack_clocks[transaction])

@@ -1,4 +1,4 @@
-"""Messages, envelopes and framings, which publishers, sequencers and readers share.
+"""Defines messages, envelopes and framings, which publishers, sequencers and readers share.
 
 A record's bytes do not include its framing: a line without its newline, the payload of a fixed frame. A
 journal's label ``content-type`` names the framing of its messages, and is compared literally, as in Gazette.
@@ -114,7 +114,7 @@ class Framing:
             if len(record) > MAX_PAYLOAD_BYTES:
                 raise MessageError(f"{len(record)} bytes do not fit a fixed frame")
             return frame(record)
-        # A message that readers would take for two, or for none, must not reach the journal, because nobody
+        # A record that readers would read as two, or as none, must not reach the journal, because nobody
         # could remove it. A record of CSV is searched as its readers would search it.
         if self.records is LINES:
             is_one = record != b"" and b"\n" not in record

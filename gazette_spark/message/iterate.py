@@ -31,7 +31,7 @@ from gazette_spark.protocol.journal_specs import split_meta
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 << 20
-"""Maximum length of a message: a header may announce more than fits in memory."""
+"""Maximum length of a message, in bytes. A header may announce more than fits in memory."""
 
 
 class _Frame(NamedTuple):
@@ -79,7 +79,7 @@ class ReadUncommitted(Closing):
         self._until = until
         self._frames: deque[_Frame] = deque()
         self._rest: list[bytes] = []
-        """The begin of a message whose end has not arrived."""
+        """The beginning of a message whose end has not arrived."""
         self._rest_bytes = 0
         self._needed_bytes = 0
         """Minimum length of that message, if its header has it."""
@@ -110,7 +110,7 @@ class ReadUncommitted(Closing):
         if self._until is not None and self.offset >= self._until:
             raise StopIteration
         while not self._frames:
-            # Checked before more bytes are read, because a header may announce more than fits in memory.
+            # Check this before reading more bytes, because a header may announce more than fits in memory.
             if max(self._rest_bytes, self._needed_bytes) > self._max_bytes:
                 problem = f"it is longer than max_message_bytes={self._max_bytes}"
                 raise RecordError(journal, self.offset, problem)
@@ -152,7 +152,7 @@ class ReadUncommitted(Closing):
                 _Frame(at + start - records.header_bytes, at + end + records.trailer_bytes, data[start:end])
                 for start, end in zip(cut.starts.tolist(), cut.ends.tolist(), strict=True)
             ]
-            # Bytes outside frames become an error in their place.
+            # Bytes outside frames become an error at their position.
             frames += [_Frame(at + begin, at + end, None) for begin, end in cut.skipped]
             self._frames.extend(sorted(frames) if cut.skipped else frames)
             self._rest = [data[cut.size :]] if cut.size < len(data) else []
@@ -284,13 +284,13 @@ def checked_replay(
         except RecordError as error:
             if replay.offset == begin:
                 raise
-            # The first read of the range has raised this error.
+            # The first read of the range raised this error already.
             logger.warning("replay skips a record cause=%s", error)
             continue
-        # Checked before the message after the hole is delivered: a transaction must not lack its middle.
+        # Check this before delivering the message after the hole: a transaction must not lack its middle.
         for missing, available in replay.reader.jumps[checked:]:
-            # These bytes were missing when the transaction was read first, so the sequencer never had their
-            # messages.
+            # These bytes were already missing at the first read of the transaction, so the sequencer never
+            # had their messages.
             if any(begin <= missing and available <= end for begin, end in first_jumps):
                 continue
             if fail_on_data_loss:

@@ -1,4 +1,4 @@
-"""The place of the UUID in a message, for one record at a time.
+"""Finds and sets the UUID in a message, for one record at a time.
 
 ================================  ==========================================  ==========================
 content type                      place                                       form
@@ -188,8 +188,7 @@ class JsonPointer:
         text = _json_text(record)
         span = self._find(text, record)
         missing = self.tokens[span.depth :]
-        # The UUID, or null, is replaced. A null in the middle of the path becomes the objects that are
-        # missing.
+        # Replace the UUID, or null. A null in the middle of the path becomes the missing objects.
         if not missing or text[span.begin : span.end] == "null":
             new = f'"{stamp}"'
             for token in reversed(missing):
@@ -354,7 +353,7 @@ class ProtobufField:
     def set(self, record: bytes, stamp: uuid.UUID) -> bytes:
         """See :meth:`Locator.set`."""
         # The field is put first if it is missing, because the order of fields does not matter and a reader in
-        # columns looks there.
+        # columns searches there.
         field = _varint_bytes(self.number << 3 | _BYTES) + b"\x10" + stamp.bytes
         begin, end = self._find(record) or (0, 0)
         return record[:begin] + field + record[end:]
@@ -373,7 +372,7 @@ class ProtobufField:
                 if wire_type != _BYTES or end - value not in (0, 16):
                     what = f"field {number} is not a UUID of 16 bytes"
                     raise MessageError(f"{what}, in a message that begins with {_shown(record)}")
-                # Of a field that occurs several times, protobuf's parsers take the last one.
+                # If a field occurs several times, protobuf's parsers take the last one.
                 span = (begin, end) if end > value else None
         except IndexError:
             raise MessageError(f"not a protobuf message: {_shown(record)}") from None

@@ -113,7 +113,7 @@ class Publisher:
         self._open: dict[str, _OpenJournal] = {}
         """Journals with uncommitted messages, in the order of their first messages."""
         self._options: dict[str, AppendOptions] = {}
-        """Checked once for each journal."""
+        """Append options by journal, checked once for each."""
 
     def __repr__(self) -> str:
         return f"Publisher({self._producer.hex()}, open_journals={len(self._open)})"
@@ -138,8 +138,8 @@ class Publisher:
             Exception: an error of the message's ``validate`` or of the mapping.
         """
         journal, framing = self._mapped(mapping, message)
-        # A committed message has a larger clock than the open ones. Readers would take it for the end of the
-        # transaction, and drop what its acknowledgement should commit.
+        # A committed message has a larger clock than the open ones. Readers would treat it as the end of the
+        # transaction, and drop the messages that its acknowledgement should commit.
         if journal in self._open:
             problem = "has uncommitted messages of this publisher, which a committed one would discard"
             advice = "build and write their acknowledgements first, or use another publisher"
@@ -153,16 +153,16 @@ class Publisher:
             Exception: as in :meth:`publish_committed`. The transaction does not change.
         """
         journal, framing = self._mapped(mapping, message)
-        # The template is made before the message is appended: if making it fails, nothing has been written
-        # that no acknowledgement could commit.
+        # Make the template before the message is appended: if that fails, no message was written that no
+        # acknowledgement could commit.
         opened = self._open.get(journal) or _OpenJournal(framing, message.new_acknowledgement(journal))
         appended = self._publish(journal, framing, message, CONTINUE_TXN)
-        # Only now, because a message that was not appended needs no acknowledgement.
+        # Not earlier, because a message that was not appended needs no acknowledgement.
         self._open.setdefault(journal, opened)
         return appended
 
     def build_ack_intents(self) -> list[AckIntent]:
-        """Return the intents that commit the uncommitted messages since the last call, and forget these.
+        """Return the intents that commit the uncommitted messages since the last call, and forget them.
 
         There is one intent for each journal, in the order of the journals' first messages. Store all of them
         before any is appended with :func:`write_ack_intents`.
@@ -170,20 +170,20 @@ class Publisher:
         Raises:
             MessageError: an acknowledgement does not fit its journal's framing. Nothing is forgotten.
         """
-        # The intents are bytes, not messages: after a crash the same bytes are appended again, whatever the
-        # program's message class has become.
+        # The intents are bytes, not messages: after a crash the same bytes are appended again, even if the
+        # program's message class has changed.
         intents = []
         for journal, opened in self._open.items():
             opened.template.set_uuid(build_uuid(self._producer, self._clock.tick(), ACK_TXN))
             intents.append(AckIntent(journal, opened.framing.marshal(opened.template)))
-        # Only after all intents exist. An error before leaves the transaction as it was.
+        # Not before all intents exist: an earlier error leaves the transaction as it was.
         self._open.clear()
         return intents
 
     def _mapped(self, mapping: Mapping[M], message: M) -> tuple[str, Framing]:
         if self._now_ns is not None:
             self._clock.update(self._now_ns())
-        # hasattr, because isinstance with a Protocol takes longer than everything else here.
+        # Not isinstance with a Protocol, which takes longer than everything else here.
         if (validate := getattr(message, "validate", None)) is not None:
             validate()
         journal, content_type = mapping(message)
@@ -194,8 +194,8 @@ class Publisher:
         if options is None:
             options = self._options.setdefault(journal, AppendOptions(journal))
         with self._service.start_append(options) as appended:
-            # Only now: otherwise another thread could write a later clock first, and readers would drop this
-            # message.
+            # Stamp the message only during its turn: otherwise another thread could write a later clock
+            # first, and readers would drop this message.
             message.set_uuid(build_uuid(self._producer, self._clock.tick(), flags))
             appended.write(framing.marshal(message))
         return appended
@@ -204,7 +204,7 @@ class Publisher:
 def write_ack_intents(
     client: Client, intents: Iterable[AckIntent], *, timeout_s: float | None = None
 ) -> list[str]:
-    """Append intents as :func:`append_ack_intents` does; return the journals that are gone."""
+    """Append intents as :func:`append_ack_intents` does, and return the journals that no longer exist."""
     ends = append_ack_intents(client, intents, timeout_s=timeout_s)
     return [journal for journal, end in ends.items() if end is None]
 
@@ -218,7 +218,8 @@ def append_ack_intents(
     The appends are tried for ``timeout_s`` seconds, by default the client's.
 
     Returns:
-        The offset after the appended bytes by journal; None if the journal is gone and needs no intent.
+        The offset after the appended bytes by journal; None if the journal no longer exists and needs no
+        intent.
 
     Raises:
         GazetteError: an append failed. Some intents may have been appended: write all of them again later.
@@ -233,8 +234,8 @@ def append_ack_intents(
         failed: BaseException | None = None
         for journal, appended in appends.items():
             error = appended.exception()
-            # A journal that was deleted took the messages with it, so there is nothing left to acknowledge.
-            # Waiting for it would stop every later transaction.
+            # A deleted journal took its messages with it, so there is nothing left to acknowledge. Waiting
+            # for it would stop every later transaction.
             if error is None or isinstance(error, JournalNotFoundError):
                 ends[journal] = None if error else appended.span[1]
             else:

@@ -1,6 +1,6 @@
-"""Decides which messages are committed: the reference, message by message, like Gazette's Sequencer.
+"""Decides message by message which are committed, as the reference, like Gazette's Sequencer.
 
-A sequencer holds back the messages of open transactions and drops repeated messages. For each producer in a
+A sequencer withholds the messages of open transactions and drops repeated messages. For each producer in a
 journal it remembers ``min``, the clock of the newest message that was acknowledged and delivered; ``max``,
 the largest clock of the open transaction; and ``begin``, the offset of that transaction in the journal. Flags
 and clock decide the fate of a message:
@@ -12,8 +12,8 @@ OUTSIDE   clock ≤ min                 OUTSIDE_ALREADY_ACKED       dropped
 OUTSIDE   else                        OUTSIDE_COMMIT              delivered; an open transaction is discarded
 CONTINUE  clock ≤ min                 CONTINUE_ALREADY_ACKED      dropped
 CONTINUE  clock ≤ max                 CONTINUE_TXN_CLOCK_LARGER   dropped
-CONTINUE  no open transaction         CONTINUE_BEGIN_SPAN         held back, opens a transaction
-CONTINUE  else                        CONTINUE_EXTEND_SPAN        held back
+CONTINUE  no open transaction         CONTINUE_BEGIN_SPAN         withheld, opens a transaction
+CONTINUE  else                        CONTINUE_EXTEND_SPAN        withheld
 ACK       clock ≤ min                 ACK_ROLLBACK                the transaction is discarded, min = clock
 ACK       no open transaction         ACK_EMPTY                   the ACK alone is delivered
 ACK       the ring has all of it      ACK_COMMIT_RING             the transaction and the ACK are delivered
@@ -54,7 +54,7 @@ HORIZON_NS = 24 * 3600 * 1_000_000_000
 
 
 class Outcome(Enum):
-    """The decision about a queued message, with Gazette's values."""
+    """The decision about a queued message. The values are Gazette's."""
 
     OUTSIDE_ALREADY_ACKED = "outsideAlreadyAcked"
     OUTSIDE_COMMIT = "outsideCommit"
@@ -135,7 +135,7 @@ class Sequencer:
         ring_messages: int = RING_MESSAGES,
     ) -> None:
         self._offsets = dict(offsets or {})
-        # A checkpoint has no `max`. So repeated messages of an open transaction are held back twice, and the
+        # A checkpoint has no `max`. So repeated messages of an open transaction are withheld twice, and the
         # replay, which is then needed, drops the repetition.
         self._sequences = {
             state.key: _Sequence(state.key, state.last_ack, state.last_ack, state.begin) for state in states
@@ -159,7 +159,7 @@ class Sequencer:
 
     @property
     def offsets(self) -> Mapping[str, int]:
-        """Offset of each journal's next byte. It passes an ACK when all messages of the ACK are delivered."""
+        """Offset of each journal's next byte. It passes an ACK when all its messages are delivered."""
         return dict(self._offsets)
 
     def queue(self, envelope: Envelope) -> Outcome:  # noqa: C901, PLR0912, PLR0915 - told in order
@@ -184,27 +184,27 @@ class Sequencer:
         clock, key = int(stamp), JournalProducer(envelope.journal, producer)
         sequence = self._sequences.get(key)
         if sequence is not None:
-            # The producer moves to the end: a checkpoint forgets those that wrote longest ago.
+            # The producer moves to the end: a checkpoint forgets those that have not written for longest.
             self._sequences[key] = self._sequences.pop(key)
         if clock == 0:
             # The message has opted out of sequencing. A temporary sequence delivers it and is then forgotten,
             # so that it neither changes nor depends on the state of any producer.
             sequence, clock, flags = _Sequence(key, 0, 0), 1, OUTSIDE_TXN
         elif sequence is None:
-            # A new producer. Everything below its first message counts as acknowledged, because a reader that
-            # begins in the middle of a journal does not know.
+            # This is a new producer. All clocks below its first message count as acknowledged, because a
+            # reader that begins in the middle of a journal does not know the earlier ones.
             sequence = self._sequences[key] = _Sequence(key, clock - 1, clock - 1)
 
         if flags == CONTINUE_TXN:
-            # The clocks of a producer ascend in each journal. A message whose clock does not is a copy, which
-            # an append leaves if it is retried after its answer was lost.
+            # The clocks of a producer ascend in each journal. A message whose clock does not is a copy. A
+            # retried append leaves one if its first answer was lost.
             if clock <= sequence.max:
                 self._offsets[envelope.journal] = envelope.end
                 is_acknowledged = clock <= sequence.min
                 return (
                     Outcome.CONTINUE_ALREADY_ACKED if is_acknowledged else Outcome.CONTINUE_TXN_CLOCK_LARGER
                 )
-            # Hold the message back. The journal's offset may still pass it, because a checkpoint has the
+            # Withhold the message. The journal's offset may still pass it, because a checkpoint has the
             # transaction's begin, and the ACK makes the next reader replay from there.
             is_first = sequence.begin == NO_OFFSET
             if is_first:
@@ -216,8 +216,8 @@ class Sequencer:
             return Outcome.CONTINUE_BEGIN_SPAN if is_first else Outcome.CONTINUE_EXTEND_SPAN
 
         if flags == ACK_TXN and clock <= sequence.min:
-            # The ACK does not exceed the last one, so it commits none of the open messages. Transactions are
-            # rolled back like this: a process that recovers from a crash appends the ACKs of its last
+            # The ACK does not exceed the last one, so it commits none of the open messages. This is how
+            # transactions are rolled back: a process that recovers from a crash appends the ACKs of its last
             # checkpoint again, in the name of the producer that crashed, so that nothing that this producer
             # wrote later counts. A zombie, a process that was replaced without noticing, may still write
             # messages after that. They open another transaction, but its commit is fenced, so no ACK follows.
@@ -256,10 +256,10 @@ class Sequencer:
             sequence.entries.clear()
             sequence.begin = envelope.begin
 
-        # The message commits its sequence up to and including its own clock, and `step` delivers that. `max`
-        # may decrease here: messages above the ACK's clock will never be committed. The journal's offset
-        # stays before the ACK until all messages are delivered, so that a reader that crashes meanwhile sees
-        # the ACK again.
+        # The message commits its sequence up to and including its own clock, and `step` delivers these
+        # messages. `max` may decrease here: messages above the ACK's clock will never be committed. The
+        # journal's offset stays before the ACK until all messages are delivered, so that a reader that
+        # crashes meanwhile sees the ACK again.
         self._add_to_ring(envelope, sequence, clock)
         sequence.max = clock
         self._emit, self._emit_end = sequence, envelope.end
@@ -285,7 +285,7 @@ class Sequencer:
         while True:
             if self._must_replay:
                 # Messages that have left the ring come first. The iterator is removed while it runs: if it
-                # raises, its end is not the end of the range, and only another replay may continue.
+                # raises, the range was not read to its end, and only another replay may continue.
                 journal, begin, end = self.replay_range()
                 replay, self._replay = self._replay, None
                 if replay is None:
@@ -380,7 +380,7 @@ class Sequencer:
                 journal: (clock - horizon) & MAX_CLOCK for journal, clock in newest.items() if clock
             }
         later_writers = Counter[str]()
-        # From the producer that wrote last to the one that wrote longest ago.
+        # From the producer that wrote most recently to the one that has not written for longest.
         for key, sequence in reversed(list(self._sequences.items())):
             is_old = sequence.max < least_clocks.get(key.journal, 0)
             if is_old and later_writers[key.journal] >= remembered:

@@ -4,8 +4,8 @@ Most records have the UUID in their first bytes, at the same place: ``{"_meta":{
 column in CSV, the first field in Protobuf. These are read as one array of bytes, and so is JSON with the UUID
 in its last member. The parser of the format reads records with the UUID elsewhere.
 
-For a JSON record, such a begin or end is proof: quotes inside strings are escaped, and the braces at the end
-close as many objects.
+In a JSON record, such a beginning or end is unambiguous: quotes inside strings are escaped, and the braces at
+the end close as many objects.
 
 A record without a readable UUID is not an error: its message belongs to no transaction, and is delivered
 unchanged.
@@ -79,13 +79,13 @@ class _JsonReader:
             return _none(0)
         record = block.record(0)
         first_member = self._at_begin.match(record)
-        # One record shows how its writer spells the place. Records of another writer, or of other white
-        # space, miss it and are read by the next, slower way.
+        # One record shows how its writer spells the place. Records of another writer, or with other white
+        # space, do not match, and are read by the next, slower method.
         if first_member is not None:
             self._prefix = first_member[0]
         elif (last := self._at_end.search(record, max(0, len(record) - MAX_TAIL))) is not None:
             self._around = last[1], last[2]
-        # One byte more than the UUID: without the closing quote, a longer string would pass for it.
+        # Read one byte more than the UUID: without checking the closing quote, a longer string would match.
         texts, at_place = _rows_behind(block, self._prefix, UUID_TEXT_BYTES + 1)
         at_place &= texts[:, UUID_TEXT_BYTES] == _QUOTE
         return _completed(split_texts(texts[:, :UUID_TEXT_BYTES], at_place), block, self._of_last_member)
@@ -94,12 +94,12 @@ class _JsonReader:
         if self._around is None:
             return self._parsed(block)
         before, after = self._around
-        # The UUID and the bytes around it are the last bytes of a record that is long enough.
+        # In a record that is long enough, the UUID and the bytes around it are the last bytes.
         width = len(before) + UUID_TEXT_BYTES + len(after)
         at_place = block.ends - block.starts >= width
         texts = np.zeros((len(block), UUID_TEXT_BYTES), np.uint8)
         if len(long_enough := np.flatnonzero(at_place)):
-            # A view of all windows of this width, of which only those at the records are copied.
+            # A view of all windows of this width. Only those at the records are copied.
             windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(block.data, np.uint8), width)
             rows = windows[block.ends[long_enough] - width]
             begin, end = len(before), len(before) + UUID_TEXT_BYTES
@@ -111,8 +111,8 @@ class _JsonReader:
     def _parsed(self, block: Block) -> UuidColumns:
         """Return the UUIDs of records with the UUID in any place."""
         if self._parser is None:
-            # A schema of the UUID alone: the parser skips all other fields. Without a column for malformed
-            # records, those have null there, which counts as no UUID.
+            # The schema only has the UUID, so the parser skips all other fields. Without a column for
+            # malformed records, those have null there, which counts as no UUID.
             kind: pa.DataType = pa.string()
             for name in reversed(self._names[1:]):
                 kind = pa.struct([pa.field(name, kind)])
@@ -185,8 +185,8 @@ def _rows_behind(
     size = len(prefix) + width
     complete = block.ends - block.starts >= size
     rows = np.zeros((len(block), width), np.uint8)
-    # Only records that are long enough, because a record may have a prefix of megabytes, of white space, and
-    # be followed by thousands of short ones.
+    # Use only records that are long enough, because a record may have a prefix of megabytes, of white space,
+    # and be followed by thousands of short ones.
     if len(long_enough := np.flatnonzero(complete)):
         windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(block.data, np.uint8), size)
         begins = windows[block.starts[long_enough]]
@@ -217,7 +217,7 @@ class _Fallback(Protocol):
 
 def _parsed(parser: RowParser, block: Block, path: list[str] | tuple[str, ...]) -> UuidColumns:
     """Return the UUIDs at a path of columns. A parser may omit records."""
-    # Imported here because it takes long to load, and records with the UUID in front do not need it.
+    # Imported here because importing takes long, and records with the UUID in front do not need it.
     import pyarrow.compute as pc
 
     columns, offsets = [], []

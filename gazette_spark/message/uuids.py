@@ -1,4 +1,4 @@
-"""The UUID of a message: producer id, clock and flags, one by one and in columns.
+"""Builds and splits the UUIDs of messages, one by one and in columns: producer id, clock and flags.
 
 A UUID has the form of version 1, but its clock sequence contains flags. The bytes, as Gazette's
 ``message/uuid.go`` defines them:
@@ -165,7 +165,7 @@ def producer_of(number: int) -> ProducerId:
 
 
 def split_octets(octets: npt.NDArray[np.uint8], valid: npt.NDArray[np.bool_]) -> UuidColumns:
-    """Split UUIDs given as rows of 16 bytes; ``valid`` marks the rows that are UUIDs."""
+    """Split UUIDs that are rows of 16 bytes; ``valid`` marks the rows that are UUIDs."""
     words = np.ascontiguousarray(octets).view(">u8").reshape(-1, 2).astype(np.uint64)
     high, low = words[:, 0], words[:, 1]
     four, mid = high >> np.uint64(32), high >> np.uint64(16) & np.uint64(0xFFFF)
@@ -199,8 +199,8 @@ _PAIRS = _pair_values()
 
 
 def split_texts(texts: npt.NDArray[np.uint8], present: npt.NDArray[np.bool_]) -> UuidColumns:
-    """Split UUIDs given as rows of 36 bytes of text. Rows that are not UUIDs are invalid."""
-    # One look-up in a table of 65,536 entries for two digits at a time, for all rows of a group at once.
+    """Split UUIDs that are rows of 36 bytes of text. Rows that are not UUIDs are invalid."""
+    # Look up two digits at a time in a table of 65,536 entries, in all rows of a group together.
     pairs = np.concatenate(
         [_PAIRS[np.ascontiguousarray(texts[:, begin:end]).view("<u2")] for begin, end in _GROUPS], axis=1
     )
