@@ -1,4 +1,4 @@
-"""A log on a journal, with which secondary nodes replicate a primary.
+"""Replicates a primary to secondary nodes with a log on a journal.
 
 The primary commits entries with a :class:`Writer`, and secondaries fetch them with a :class:`Receiver`, each
 once and in the log's order. From time to time the primary writes a checkpoint, at which a node with a

@@ -14,13 +14,13 @@ from gazette_spark.errors import OptionError, RecordError
 from gazette_spark.protocol.replicated_log_pb2 import Checkpoint, LogEntry
 
 MAX_ENTRY_BYTES = 16 << 20
-"""Maximum length of an entry: a receiver holds several whole entries in memory."""
+"""Maximum length of an entry, in bytes. A receiver has several whole entries in memory."""
 
 _OVERHEAD_BYTES = 256
 """Upper bound for the length of a record's other fields."""
 
 _DROP_BYTES = 1 << 20
-"""Number of consumed bytes of a buffer from which the rest is moved."""
+"""Number of consumed bytes of a buffer after which the rest is moved to its beginning."""
 
 NO_ENTRY = -1
 """``lastEntryOffset`` of a checkpoint without an earlier entry."""
@@ -91,7 +91,7 @@ def parse_record(journal: str, begin: int, end: int, payload: bytes) -> Record:
         entry = LogEntry.FromString(payload)
     except DecodeError as error:
         raise RecordError(journal, begin, f"it is not a replicated_log.LogEntry: {error}") from error
-    # Without a UUID a repetition could not be recognised.
+    # Without a UUID, repetitions could not be recognised.
     if len(entry.uuid) != 16:
         raise RecordError(journal, begin, f"its uuid has {len(entry.uuid)} bytes, not 16")
     content: bytes | Checkpoint | None = None
@@ -99,7 +99,7 @@ def parse_record(journal: str, begin: int, end: int, payload: bytes) -> Record:
         case "entry":
             content = entry.entry
         case "checkpoint":
-            # Its actual place counts, not the one that its writer expected.
+            # The record's actual position counts, not the one that its writer expected.
             content = Checkpoint(lastEntryOffset=entry.checkpoint.lastEntryOffset, nextEntryOffset=end)
     stamp = uuid.UUID(bytes=entry.uuid)
     return Record(begin, end, stamp, entry.earliestOffset, content, entry.version)
@@ -139,7 +139,7 @@ class FrameBuffer:
             RecordError: there is no frame, or it is longer than any entry.
         """
         head = bytes(self._data[self._at : self._at + HEADER_BYTES])
-        # Also a part of the magic number is compared: garbage at the end of a log is an error at once, not a
+        # Compare even a part of the magic number: garbage at the end of a log is an immediate error, not a
         # record to wait for.
         if head[: len(MAGIC)] != MAGIC[: len(head)]:
             problem = "no frame begins there; an offset of a log is the begin or the end of an entry"
@@ -148,7 +148,7 @@ class FrameBuffer:
             return None
         size = int.from_bytes(head[len(MAGIC) :], "little")
         # The length is four bytes of the journal. Without this check, damaged ones could make a receiver wait
-        # for, and collect, 4 GiB.
+        # for 4 GiB, and collect them.
         if size > MAX_ENTRY_BYTES + _OVERHEAD_BYTES:
             raise RecordError(
                 self._journal, self.begin, f"its frame of {size} bytes is longer than any entry's"

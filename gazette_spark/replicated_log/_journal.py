@@ -1,4 +1,4 @@
-"""The journal of a log: creates it if it is missing, and reads short ranges of it."""
+"""Creates the journal of a log if it is missing, and reads short ranges of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ensure_journal(client: Client, journal: str, spec: pb.JournalSpec | None, re
             # it.
             client.create_journals(new_spec)
         except EtcdTransactionFailedError:
-            # Another node was faster, and this node's broker may learn of the journal a moment later.
+            # Another node was faster, and this node's broker may receive the journal's spec a moment later.
             new_spec = _get_soon(client, journal)
         current_spec = new_spec
     # An entry that was appended to a journal of another content type would damage it for its readers.

@@ -1,7 +1,7 @@
-"""The secondary's side of a log: fetches entries, each once and in order.
+"""Fetches a log's entries for a secondary, each once and in order.
 
 A thread reads ahead up to READ_AHEAD_BYTES of the journal; the receiver cuts them into records and drops
-repetitions. So a waiting fetch can end at any time: by its timeout, by a cancellation, or by closing.
+repetitions. So a waiting fetch can end at any time, by its timeout, by a cancellation, or by closing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RepeatFilter:
         self._learned_from = min(begin, self._learned_from)
 
     def is_new(self, record: Record) -> bool:
-        """Return whether the next record is new, if nothing is :meth:`missing`. Without a clock it is."""
+        """Return whether the next record is new, if nothing is :meth:`missing`; without a clock it is."""
         producer, clock, _ = split_uuid(record.stamp)
         if 0 < clock <= self._clocks.get(producer, 0):
             return False
@@ -155,7 +155,7 @@ class _ReadAhead:
                 self._size -= len(chunk.content)
                 self._changed.notify_all()
                 return chunk
-            # What arrived before the failure has been returned.
+            # All chunks that arrived before the failure have been returned.
             if self._error is not None:
                 raise self._error
             return None
@@ -165,7 +165,7 @@ class _ReadAhead:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        # Not under the lock: it ends the wait of the other thread, which then needs the lock to say so.
+        # The lock is not held, because this ends the wait of the other thread, which then needs the lock.
         self._reader.close()
         self._thread.join()
 
@@ -182,8 +182,8 @@ class _ReadAhead:
                 at = chunk.end
                 if not self._put(chunk):
                     break
-        # Whatever it is, such as an error of the client's function for tokens: without it, a fetch would take
-        # the end of this thread for silence.
+        # This includes errors of the client's function for tokens. Otherwise a fetch would interpret the end
+        # of this thread as silence.
         except Exception as failure:  # noqa: BLE001
             error = failure
         finally:
@@ -195,7 +195,7 @@ class _ReadAhead:
 
     def _put(self, chunk: Chunk) -> bool:
         with self._changed:
-            # A receiver that is not fetched from does not fill the memory.
+            # A receiver that fetches nothing must not fill the memory.
             self._changed.wait_for(lambda: self._size < READ_AHEAD_BYTES or self._ended)
             self._chunks.append(chunk)
             self._size += len(chunk.content)
@@ -258,7 +258,7 @@ class Receiver(Closing):
         if offset < 0:
             raise OffsetError("expected an entry's begin or end", self.journal, offset)
         self._check_open()
-        # At the head there is nothing to compare with: the next entry will begin there.
+        # At the head there is nothing to compare: the next entry will begin there.
         head = self._head_from(offset)
         if head != offset:
             end = min(offset + HEADER_BYTES, head)
@@ -266,7 +266,7 @@ class Receiver(Closing):
                 header = b"".join(chunk.content for chunk in reader)
                 if reader.jumps:
                     raise LogDataLossError(self.journal, offset, reader.jumps[0][1])
-            # A frame begins with a magic number. An offset inside an entry would make all that follows
+            # A frame begins with a magic number. An offset inside an entry would make all later bytes
             # unreadable.
             if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
                 raise OffsetError("no entry begins or ends there", self.journal, offset)
@@ -317,8 +317,8 @@ class Receiver(Closing):
             self._check_open()
             if cancel is not None and cancel.is_set():
                 raise FetchCancelledError(self.journal, self.offset)
-            # First what has arrived, also if the time is over: a timeout of 0 returns an entry that is at
-            # hand.
+            # First return what has arrived, even if the time is over: a timeout of 0 returns an available
+            # entry.
             record = self._next_record()
             if record is not None:
                 if record.content is None:
@@ -353,7 +353,7 @@ class Receiver(Closing):
     def _next_record(self) -> Record | None:
         """Return the next record of the received bytes that is not a repetition."""
         while (record := self._frames.peek()) is not None:
-            # This comes before the step, so that the record is judged again after a failure.
+            # Do this before advancing, so that the record is judged again after a failure.
             if (missing := self._repeats.missing(record)) is not None:
                 for earlier in read_records(self._client, self.journal, *missing):
                     self._repeats.learn(earlier)
@@ -365,7 +365,7 @@ class Receiver(Closing):
 
     def _take_chunk(self, left_s: float | None, *, polls: bool) -> bool:
         """Wait a while for bytes, and return whether any arrived."""
-        # The thread begins with the first fetch, and again after an error, at the next byte that was not
+        # The thread begins with the first fetch, and again after an error, at the first byte that was not
         # received.
         if self._ahead is None:
             self._ahead = _ReadAhead(self._client, self.journal, self._frames.end)

@@ -1,4 +1,4 @@
-"""The registers of a log's journal, and a writer's decisions based on them. Pure.
+"""Reads the registers of a log's journal, and decides a writer's next step from them. Pure.
 
 ============  ====================================================================
 register      value
@@ -85,11 +85,11 @@ def next_step(journal: str, change: Change, current: LogRegisters, *, tried: boo
         InvalidVersionError: the log is at another version.
         LogFencedError: another writer has taken the log over.
     """
-    # Only after an attempt: before it, registers that look as this change would leave them are somebody
-    # else's, or an earlier call's.
+    # Only after an attempt: before it, registers that look as this change would leave them are from another
+    # writer, or from an earlier call.
     is_ours = tried and current.author == change.author
-    # The version before the author: the caller of a checkpoint at a wrong version learns that first, and
-    # fences nobody.
+    # Check the version before the author: the caller of a checkpoint at a wrong version then gets that error,
+    # and fences nobody.
     if change.expected_version is not None and current.number != change.expected_version:
         if is_ours and current.number == change.expected_version + 1:
             return Step.FIND

@@ -1,4 +1,4 @@
-"""The primary's side of a log: commits entries and makes checkpoints.
+"""Commits a primary's entries to a log, and makes its checkpoints.
 
 A writer is passive until its first append, which takes over the log: it sets the register ``author``, and
 from then on the previous writer is fenced. Entries go through an
@@ -58,13 +58,13 @@ class Gate:
         self._journal = journal
         self._changed = threading.Condition()
         # Entries that have entered and whose broker has not answered yet. A checkpoint must not be between an
-        # entry and its place in the log: it says which entries are before it.
+        # entry and its place in the log, because it names the entries before it.
         self._inside = 0
-        # Checkpoints that wait. Each keeps later entries out, or a steady flow of entries would never leave a
-        # gap.
+        # Waiting checkpoints. Each keeps later entries out. Otherwise a steady flow of entries would never
+        # leave a gap.
         self._closing = 0
         self._holder: threading.Thread | None = None
-        """The thread that has closed it, not its id, which a later thread may reuse."""
+        """The thread that has closed it. Its id would not do, because a later thread may reuse it."""
 
     def __repr__(self) -> str:
         state = "closed" if self._holder else f"inside={self._inside}, closing={self._closing}"
@@ -98,7 +98,7 @@ class Gate:
             self._changed.notify_all()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Let no more entries in, and close it when all have left.
+        """Admit no more entries, and close the gate when all have left.
 
         Raises:
             CheckpointStateError: the thread itself has closed it.
@@ -113,7 +113,7 @@ class Gate:
                     raise AppendWaitError(self._journal, timeout_s or 0.0, problem)
                 self._holder = threading.current_thread()
             finally:
-                # Also after a timeout: entries that wait for the checkpoint may enter again.
+                # After a timeout, too, entries that wait for the checkpoint may enter again.
                 self._closing -= 1
                 self._changed.notify_all()
 
@@ -141,7 +141,7 @@ Build = Callable[[uuid.UUID, int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class RecordSpan:
-    """The place of a record, ``[begin, end)``."""
+    """The position of a record, ``[begin, end)``."""
 
     begin: int
     end: int
@@ -175,22 +175,22 @@ class Writer:
         Raises:
             OptionError: the journal is not a log, or is read-only.
         """
-        # Now rather than with the first entry, when the caller has already told others that it is the
+        # Do this now rather than with the first entry, when the caller has already announced itself as the
         # primary.
         ensure_journal(client, journal, spec, pb.JournalSpec.O_RDONLY)
         self.journal = journal
         self._client = client
         self._timeout_s = client.timeout_s if timeout_s is None else timeout_s
         self._unix_ns = unix_ns
-        # A new name for each writer, never one that is stored: a process that is started again must not be
-        # taken for its predecessor, which may still run.
+        # Each writer has a new name, which is never stored: a restarted process must not be taken for its
+        # predecessor, which may still run.
         self._producer = new_producer_id()
         self.author = self._producer.hex()
         """Name of this writer: the producer id in its UUIDs, and its value of the register."""
         self._clock = Clock(0)
         self._gate = Gate(journal)
-        # Without a timeout: an entry is retried until the broker answers or the writer is closed, so an entry
-        # that was not acknowledged is pending and never silently given up.
+        # There is no timeout: an entry is retried until the broker answers or the writer is closed. So an
+        # entry that was not acknowledged is pending, and is never given up silently.
         self._service = AppendService(client)
         # Each entry checks that the register still names this writer. The check and the append are one step
         # at the broker, so no entry of a fenced writer can follow a takeover.
@@ -248,8 +248,8 @@ class Writer:
         with self._claiming:
             self._check_usable()
             span = self._claim(take_over_frame, deadline, restored=version)
-        # Already taken over, without a record to be behind. An append without bytes is behind all that were
-        # answered.
+        # The log is already taken over, and there is no record whose end could be returned. An append without
+        # bytes is behind all answered appends.
         return span.end if span is not None else self._barrier(deadline).end
 
     def commit_entry(self, data: Bytes, timeout_s: float | None = None) -> int:
@@ -272,7 +272,7 @@ class Writer:
         check_size(data)
         deadline = self._deadline(timeout_s)
         self._check_usable()
-        # First the gate: an entry inside keeps checkpoints waiting until its broker has answered.
+        # Enter the gate first: an entry inside keeps checkpoints waiting until its broker has answered.
         self._gate.enter(self._left_s(deadline))
         started: AsyncAppend | None = None
         try:
@@ -286,15 +286,15 @@ class Writer:
                 # A stamp that was taken before the turn could be appended after a later one. Readers would
                 # drop its record as a repetition, because its clock is not above the one before it.
                 appending.write(entry_frame(self._stamp(), self._acknowledged, data))
-            # From here on the entry leaves the gate by its callback, when the broker has answered, even if
-            # this caller stops waiting before that.
+            # After this, the entry leaves the gate by its callback, when the broker has answered, even if
+            # this caller stops waiting earlier.
             started = appending
         finally:
             if started is None:
                 self._gate.leave()
         started.add_done_callback(self._done)
         try:
-            # The service retries without a limit. This is only the wait of this caller.
+            # The service retries without a limit. Only this caller's wait has one.
             error = started.exception(self._left_s(deadline))
         except TimeoutError:
             waited_s = self._timeout_s if timeout_s is None else timeout_s
@@ -304,26 +304,26 @@ class Writer:
         # same entry may have been accepted before the takeover.
         if isinstance(error, RegisterMismatchError):
             author = "unknown"
-            # The name helps whoever reads the error. That this writer is fenced is certain without it.
+            # The name is only information for the error. That this writer is fenced is certain without it.
             with suppress(GazetteError):
                 author = reg.LogRegisters.of(self._barrier(deadline).registers).author
             self._fenced = self._fenced or LogFencedError(self.journal, author)
             raise self._fenced from error
         if error is not None:
             raise error
-        # Accepted, but by a broker with the registers? If all replicas were lost with them, it accepts any
+        # The append was accepted, but a broker that has lost the registers, with all replicas, accepts any
         # check.
         self._check_author(started.response.registers)
         return started.span[0]
 
     def prepare_checkpoint(self, timeout_s: float | None = None) -> None:
-        """Hold back new entries, and wait until the pending ones are acknowledged or have failed.
+        """Withhold new entries, and wait until the pending ones are acknowledged or have failed.
 
         Not reentrant: until :meth:`exit_checkpoint` the thread may not commit an entry.
 
         Raises:
             AppendWaitError: an entry is still pending after ``timeout_s``, by default the writer's. New
-                entries are no longer held back.
+                entries are no longer withheld.
             CheckpointStateError: the thread has already prepared a checkpoint.
         """
         self._check_usable()
@@ -334,7 +334,7 @@ class Writer:
         """Append a checkpoint, and return the offset of the next entry: the end of the checkpoint's record.
 
         The log's version becomes ``version + 1``; that of a new log is 0. Call this between
-        :meth:`prepare_checkpoint` and :meth:`exit_checkpoint`. If it fails, entries are let in again.
+        :meth:`prepare_checkpoint` and :meth:`exit_checkpoint`. If it fails, entries are admitted again.
 
         Raises:
             InvalidVersionError: the log is not at ``version``. Nothing was appended.
@@ -370,13 +370,13 @@ class Writer:
             # A checkpoint counts as the last entry before the next one.
             self._note(span, is_entry=True)
             return span.end
-        # A checkpoint that failed must not hold back the entries of threads that know nothing of it.
+        # After a failed checkpoint, other threads' entries must not be withheld.
         except BaseException:
             self._gate.open()
             raise
 
     def exit_checkpoint(self) -> None:
-        """Let entries in again. A pending entry stays pending.
+        """Admit entries again. A pending entry stays pending.
 
         Raises:
             CheckpointStateError: no checkpoint is prepared, or it has failed.
@@ -385,12 +385,12 @@ class Writer:
 
     @contextmanager
     def checkpointing(self, version: int) -> Iterator[int]:
-        """Prepare a checkpoint, make it, and let entries in again at the end of the block.
+        """Prepare a checkpoint, make it, and admit entries again at the end of the block.
 
         It yields the offset of the next entry. Store that with a snapshot taken in the block.
         """
         self.prepare_checkpoint()
-        # Outside the `try`: if it fails, the gate is open already.
+        # Outside the `try`: if this fails, the gate is open already.
         at = self.checkpoint(version)
         try:
             yield at
@@ -408,7 +408,7 @@ class Writer:
                     last = record.begin
             if last != NO_ENTRY:
                 return last
-            # Fragments may overlap, and what is behind this one has been read.
+            # Fragments may overlap, and all bytes after this one's begin have been read.
             head = min(head, listed.fragment.begin)
         return NO_ENTRY
 
@@ -427,8 +427,8 @@ class Writer:
             self._claiming.release()
 
     def _claim(self, build: Build, deadline: float, *, restored: int | None = None) -> RecordSpan | None:
-        # Already taken over. The barrier shows whether that still holds: an append without bytes changes
-        # nothing, and its answer has the registers.
+        # The log is already taken over. The barrier shows whether that is still true: an append without bytes
+        # changes nothing, and its answer has the registers.
         if self._claimed and restored is None:
             self._check_author(self._barrier(deadline).registers)
             return None
@@ -437,7 +437,7 @@ class Writer:
     def _done(self, started: AsyncAppend) -> None:
         if started.exception() is None:
             self._note(RecordSpan(*started.span), is_entry=True)
-        # This is the last step, because a checkpoint may begin after it.
+        # Leave last, because a checkpoint may begin after this.
         self._gate.leave()
 
     def _note(self, span: RecordSpan, *, is_entry: bool) -> None:
@@ -450,8 +450,8 @@ class Writer:
 
     def _stamp(self) -> uuid.UUID:
         with self._lock:
-            # Ticks even if the time stands still or goes back, so no two records of this writer have the same
-            # clock.
+            # The clock ticks even if the time stands still or goes back, so no two records of this writer
+            # have the same clock.
             self._clock = self._clock.updated(self._unix_ns()).ticked()
             return build_uuid(self._producer, self._clock, OUTSIDE_TXN)
 
@@ -482,7 +482,7 @@ class Writer:
             current = reg.LogRegisters.of(before.registers)
             floor = before.end if floor is None else floor
             # The author to replace is read once, in the first round. If it changes later, another writer has
-            # taken over in between, and this one must not take the log from it.
+            # taken over meanwhile, and this one must not take the log from it.
             if replaces is None:
                 replaces = current.author
                 if replaces == self.author and expected_version is None:
@@ -508,7 +508,7 @@ class Writer:
                 union_registers=reg.union_of(change),
             )
             try:
-                # One attempt. The registers are read again before the next.
+                # Make one attempt. The registers are read again before the next.
                 result = self._try(options, build(stamp, before.end), deadline)
             except (RegisterMismatchError, WrongAppendOffsetError):
                 # Another writer was faster, or an earlier attempt has succeeded: read again.
@@ -526,7 +526,7 @@ class Writer:
             attempt += 1
 
     def _find(self, stamp: uuid.UUID, begin: int, end: int) -> RecordSpan | None:
-        """Return the place of a record whose append got no answer."""
+        """Return the position of a record whose append got no answer."""
         for record in read_records(self._client, self.journal, begin, end):
             if record.stamp == stamp:
                 self._note(RecordSpan(record.begin, record.end), is_entry=False)
@@ -559,8 +559,8 @@ class Writer:
 
     def _check_time(self, deadline: float, cause: GazetteError | None) -> None:
         self._check_usable()
-        # An attempt that cannot be answered before the deadline is not made: its outcome would be unknown for
-        # nothing.
+        # Do not make an attempt that cannot be answered before the deadline: its outcome would be unknown for
+        # no benefit.
         if self._left_s(deadline) <= retry.MARGIN_S:
             problem = "the broker has not answered; the record may be in the log now or later"
             raise PendingEntryError(self.journal, self._timeout_s, problem) from cause
