@@ -1,11 +1,11 @@
-"""Gazette's consumer applications in Python: shards, stores, transactions.
+"""Runs Gazette's consumer applications in Python: shards, stores, transactions.
 
 An :class:`~gazette_spark.consumer.application.Application` consumes the committed messages of journals, keeps
 state in a store, and publishes messages to other journals. Each input message counts once in the state and in
 the published messages, regardless of failures. Three hosts run the same application: ``LocalHost`` in one
 process, the members of a cluster in Etcd, and a query on Spark.
 
-Names are loaded when they are first used, so that importing the package loads neither gRPC nor Spark.
+Names are imported on first use, so that importing the package imports neither gRPC nor Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interfaces of the consumer framework: what an application implements, and what a host provides.
+"""Defines the interfaces of the consumer framework: what an application implements, and what a host provides.
 
 A **shard** is a unit of work: some source journals, one store, one transaction at a time. A **host** runs the
 shards of an :class:`Application`. For each shard, in one thread at a time, it calls::
@@ -71,7 +71,7 @@ class Progress(NamedTuple):
 
 
 class Store(Protocol):
-    """The store of a shard's state, and of the checkpoint that produced the state.
+    """Stores a shard's state, and the checkpoint that produced the state.
 
     A store is used by one thread at a time, but its commit continues in the background while the application
     changes the state for the next transaction.
@@ -319,7 +319,7 @@ class ShardHost(Protocol):
 
         Args:
             shard_ids: Ids of the shards. Unknown ones are left out of the response.
-            only_failed: Whether to leave primaries alone that have not failed.
+            only_failed: Whether to leave alone primaries that have not failed.
             dry_run: Whether to change nothing and only return the shards.
         """
 

@@ -1,11 +1,11 @@
-"""The states of a shard's assignment, and when to start a failed shard again. Pure.
+"""Defines the states of a shard's assignment, and when to start a failed shard again. Pure.
 
 ========  ==========================  ========================================================================
 state     next                        meaning
 ========  ==========================  ========================================================================
 IDLE      BACKFILL, STANDBY, FAILED   assigned, and not started
 BACKFILL  STANDBY, FAILED             plays its recovery log
-STANDBY   PRIMARY, FAILED             has all the log holds, or uses none: can take over at once
+STANDBY   PRIMARY, FAILED             has the whole log, or uses none: can take over immediately
 PRIMARY   FAILED                      its store is open, its transactions run
 FAILED    none                        ended by an error; a new assignment starts the shard again
 ========  ==========================  ========================================================================

@@ -1,4 +1,4 @@
-"""The transactions of the host on Spark: plan, run, commit, acknowledge. This module does not use Spark.
+"""Runs the transactions of the host on Spark: plan, run, commit, acknowledge. This module does not use Spark.
 
 The order makes each message count once:
 
@@ -11,8 +11,8 @@ The order makes each message count once:
 ========================================  ================================================================
 a crash                                   what the next start finds
 ========================================  ================================================================
-before the commit                         the checkpoints it reads on from; messages that nobody will ever
-                                          acknowledge
+before the commit                         the checkpoints from which it reads on; messages that will never
+                                          be acknowledged
 after it, before all acknowledgements     the intents, in the newest checkpoints: they are appended first
 ========================================  ================================================================
 
@@ -61,7 +61,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class SourceJournals:
-    """The journals that shards read, as far as they exist."""
+    """The existing journals that shards read."""
 
     heads: Mapping[str, int]
     """Write heads, by source."""
@@ -150,7 +150,7 @@ class BatchDriver:
         failpoint("micro_batch.run")
 
         if settled.checkpoints:
-            # Commit state, checkpoints and intents together. From here on, the messages count, and the next
+            # Commit state, checkpoints and intents together. After this, the messages count, and the next
             # host that opens the table appends the intents before it reads. A fenced host fails here.
             engine.commit(results, settled.checkpoints)
             failpoint("micro_batch.committed")
@@ -173,7 +173,7 @@ class BatchDriver:
     def _journals(
         self, specs: Sequence[pc.ShardSpec], checkpoints: Mapping[str, pc.Checkpoint]
     ) -> SourceJournals:
-        """Return specs and write heads of the shards' sources, as far as they exist."""
+        """Return specs and write heads of the shards' existing sources."""
         sources = sorted({source.journal for spec in specs for source in spec.sources})
         names = sorted({split_meta(source)[0] for source in sources})
         if not names:

@@ -1,9 +1,9 @@
-"""The tasks of a micro-batch, which read journals and run the application on their messages.
+"""Runs the tasks of a micro-batch, which read journals and call the application with their messages.
 
 There are two steps, with a shuffle in between. :meth:`Job.read` turns reads into rows of messages, for each
 shard in the order of each journal. Spark combines the rows of a shard with the rows of its state, and sorts
-them: state first, then messages; messages of several journals are sorted by clock. :meth:`Job.run` goes
-through the rows and calls the application.
+them: state first, then messages; messages of several journals are sorted by clock. :meth:`Job.run` processes
+the rows in order and calls the application.
 
 A task may run again, or twice at the same time. It publishes with a producer that only this attempt has, and
 its messages count only if the driver commits its results: Spark uses those of one attempt. Reads return the
@@ -182,7 +182,7 @@ class Job:
             for row in self._messages(client, read):
                 for shard in read.shards:
                     yield row._replace(shard=shard)
-        except Exception as error:  # noqa: BLE001 - whatever the application raises.
+        except Exception as error:  # noqa: BLE001 - any error of the application.
             for shard in read.shards:
                 failure = _failure(shard, f"reading journal {read.journal!r}", error)
                 yield Row(shard, kind=FAILED, key=failure.key, value=failure.value)
@@ -203,7 +203,7 @@ class Job:
         reader = client.read(journal, offset=read.begin, end_offset=read.head)
         key_of = self.app.key_of if isinstance(self.app, KeyedApplication) else None
         turn = 0
-        # A write head may be within a message, which is then left to the next read.
+        # A write head may be within a message, which the next read then delivers.
         messages = ReadUncommitted(reader, spec, new_message, until=read.until)
         with ReadCommitted(messages, sequencer, replay) as committed:
             for nth, envelope in enumerate(committed):
@@ -300,7 +300,7 @@ class _ShardRun:
                 for intent in self._publisher.build_ack_intents():
                     yield Result(self._id, INTENT, intent.journal, data=intent.intent)
                 yield Result(self._id, PACE, "", str(time.monotonic() - self._began_s))
-        except Exception as error:  # noqa: BLE001 - whatever the application raises.
+        except Exception as error:  # noqa: BLE001 - any error of the application.
             if self._calls is not None:
                 self._calls.abort(error)
             self.close()
@@ -312,7 +312,7 @@ class _ShardRun:
         store: RowStore | None = None
         self._calls = None
         for row in rows:
-            # Rows are sorted: the stored state comes first, then messages, then what passes through.
+            # Rows are sorted: the stored state comes first, then messages, then rows that only pass through.
             if row.step == STEP_STATE:
                 stored[row.kind, row.key] = str(row.value)
                 continue

@@ -16,7 +16,7 @@ from gazette_spark.protocol import consumer_pb2 as pc
 
 
 def build_checkpoint(read: SequencerCheckpoint, intents: Iterable[AckIntent] = ()) -> pc.Checkpoint:
-    """Return the checkpoint for what was read and for the acknowledgements that follow its commit."""
+    """Return the checkpoint of what was read and of the acknowledgements that follow its commit."""
     built = pc.Checkpoint()
     for journal, offset in read.offsets.items():
         built.sources[journal].read_through = offset

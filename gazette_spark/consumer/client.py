@@ -1,4 +1,4 @@
-"""A client for consumers: lists shards, changes them, and asks how far they have come."""
+"""Lists shards of consumers, changes them, and requests how far they have come."""
 
 from __future__ import annotations
 
@@ -180,12 +180,12 @@ class ShardClient(Closing):
         return self._retrying(call, dial=partial(self._dialer.for_primary, shard_id), timeout_s=timeout_s)
 
     def progress_of(self, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, Progress]:
-        """Return the progress of each listed shard that runs. The shards are asked concurrently."""
+        """Return the progress of each listed shard that runs. The calls are concurrent."""
 
         def one(shard_id: str) -> Progress | None:
             try:
                 return self.stat(shard_id)
-            # Since the listing, it was stopped or moved, so it does not run.
+            # It was stopped or moved after the listing, so it does not run.
             except ShardStatusError:
                 return None
 
@@ -211,7 +211,7 @@ class ShardClient(Closing):
         """Apply all changes in one transaction, and return its revision. It is never sent twice.
 
         Raises:
-            ShardTransactionFailedError: a spec has another revision than expected. Nothing was done.
+            ShardTransactionFailedError: a spec has another revision than expected. Nothing was applied.
             ProtocolError: a change is invalid.
         """
         validate_shard_changes(changes)
@@ -237,8 +237,8 @@ class ShardClient(Closing):
         """Apply changes in transactions of ``size`` changes, in order, and return the last revision.
 
         Raises:
-            PartialApplyError: a transaction failed after others were done; the error says how many.
-            GazetteError: nothing was done; see :meth:`apply`.
+            PartialApplyError: a transaction failed after others were applied. The error has their number.
+            GazetteError: nothing was applied; see :meth:`apply`.
         """
         validate_shard_changes(changes)
         return apply_in_batches(changes, size, self.apply)
@@ -272,7 +272,7 @@ class ShardClient(Closing):
 
         Args:
             shard_ids: ids of the shards; unknown ones are left out.
-            only_failed: leave shards alone that have not failed.
+            only_failed: leave alone shards that have not failed.
             dry_run: change nothing.
 
         Raises:

@@ -243,10 +243,10 @@ class LocalShard:
         changed.resolve()
 
     def transaction_began(self) -> None:
-        """Store hints of the recovery log from time to time, between transactions."""
+        """Store hints of the recovery log occasionally, between transactions."""
         if self.recorder is None or time.monotonic() < self._hints_due_s:
             return
-        # Set this before the hints are durable, so that a slow broker does not get a request with each
+        # Set this before the hints are durable, so that a slow broker does not get a request in each
         # transaction.
         self._hints_due_s = time.monotonic() + HINTS_S
         hints, durable = self.recorder.begin_hints()
@@ -255,7 +255,7 @@ class LocalShard:
         durable.add_done_callback(lambda _: self._keep_hints(hints, durable.exception()))
 
     def _keep_hints(self, hints: pr.FSMHints, error: BaseException | None) -> None:
-        """Store hints whose operations are durable. A failure does not end the shard: hints are advice."""
+        """Store hints whose operations are durable. A failure does not end the shard."""
         if error is None:
             try:
                 self._hints[hint_primary_key(self.spec)] = hints
@@ -266,7 +266,7 @@ class LocalShard:
         error: BaseException | None = None
         try:
             self._serve()
-        except BaseException as problem:  # noqa: BLE001  # Whatever it is, the shard has ended.
+        except BaseException as problem:  # noqa: BLE001  # Any error ends the shard.
             error = problem
         # A shard that is told to stop may fail in many ways, because its readers and appends are cancelled.
         # None of these is a failure to report or a reason for a restart.
@@ -281,7 +281,7 @@ class LocalShard:
         # the recovery log depend on the author, and an acknowledgement that arrives twice commits nothing.
         self.append_service.close(abort=True)
         with self._lock:
-            # From now on, no caller gets the store. Wait for callers that have it, but tell them first that
+            # After this, no caller gets the store. Wait for callers that have it, but tell them first that
             # the shard has ended, because they may be waiting for that.
             self._ended = True
         # This runs the future's callbacks, one of which schedules the restart.
@@ -313,7 +313,7 @@ class LocalShard:
         # Make the folder here and not before the thread runs: a full disk ends this shard, not its host.
         directory = self._directory = self._step("making a folder for the store", self._new_directory)
         # Recover the files of the store. In this step, a standby follows the primary's log until it is
-        # promoted. Then it takes over the log, and from here on no other host can record.
+        # promoted. Then it takes over the log, and after this no other host can record.
         recovered: Recovered | None = None
         # A store that is not recorded, such as a remote database, has nothing to recover.
         if log := recovery_log(self.spec):
@@ -333,7 +333,7 @@ class LocalShard:
         checkpoint: pc.Checkpoint = self._step("restore_checkpoint of the store", store.restore_checkpoint)
         if recovered is not None:
             # The store has opened, so these hints are at least as good as those that they replace, which was
-            # not certain before. A failure is only logged, because hints are only advice.
+            # not certain before. A failure is only logged, because hints are optional.
             try:
                 keep_recovered_hints(self._hints, hint_backup_keys(self.spec), recovered.hints)
             except Exception:
@@ -356,9 +356,9 @@ class LocalShard:
         intents, attempt = ack_intents(checkpoint), 0
         while intents and not self.stopping.is_set():
             try:
-                # Do not use the append service, whose failures are final: here, a broker that is away for a
-                # moment is waited for. A journal that was deleted has no waiting readers, so the shard
-                # continues.
+                # Do not use the append service, whose failures are final: a broker that is temporarily
+                # unavailable is waited for here. A journal that was deleted has no waiting readers, so the
+                # shard continues.
                 for journal in write_ack_intents(self.client, intents):
                     logger.warning(
                         "shard.no_journal_to_acknowledge shard=%s journal=%s", self.spec.id, journal

@@ -42,9 +42,9 @@ class JournalRead:
     journal: str
     begin: int
     until: int
-    """The read ends before the first message that begins here or later."""
+    """Offset at which, or after which, the first message that is not read begins."""
     head: int
-    """Write head of the journal when the batch was planned: nothing past it is read."""
+    """Write head of the journal when the batch was planned. No later bytes are read."""
     source: bytes
     """Serialized ``Checkpoint.Source`` with the states of producers."""
     shards: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The shards of one process: their specs and revisions, which of them run, and when they can be used.
+"""Keeps the shards of one process: their specs and revisions, which of them run, and when they can be used.
 
 :class:`RunningShards` runs the shards that its owner names. A new spec, or a change of fields that a shard
 reads only once, starts the shard. Other changes are passed to the running shard. If the host wants that, a
@@ -123,7 +123,7 @@ class RunningShard(Shard, Protocol):
 
 
 StartShard = Callable[[pc.ShardSpec, RunningShard | None], RunningShard]
-"""Starts a shard after the previous assignment, if any, has ended, without waiting for that."""
+"""Starts a shard once the previous assignment, if any, has ended, without waiting for that."""
 
 
 def resolve_status(
@@ -137,8 +137,8 @@ def resolve_status(
         local: This process.
         may_proxy: Whether another process may answer.
     """
-    # The order is Gazette's. It follows what a caller may know: first whether the shard exists, then who runs
-    # it.
+    # The order is Gazette's: first whether the shard exists, then who runs it. A caller may not know the
+    # second without the first.
     if spec is None:
         return pc.SHARD_NOT_FOUND
     if primary is None:
@@ -205,7 +205,7 @@ class RunningShards:
         Args:
             start: Starts a shard.
             lock: The owner's lock.
-            restart: When to start a FAILED shard again; None for only on request.
+            restart: When to start a FAILED shard again; None for never automatically.
         """
         self._start = start
         # They share one lock, because a restart reads what the owner has decided. The lock is reentrant,
@@ -332,7 +332,7 @@ class RunningShards:
     def _begin(self, spec: pc.ShardSpec, after: RunningShard | None) -> None:
         self._running[spec.id] = shard = self._start(spec, after)
         if self._restart_policy is not None:
-            # Consecutive failures outlive the assignment, or the delay would never grow.
+            # Consecutive failures outlive the assignment. Otherwise the delay would never grow.
             self._restarts.setdefault(spec.id, Restarts(self._restart_policy, time.monotonic()))
             # If a shard has already ended, the callback runs immediately in this thread. The lock is
             # reentrant.
@@ -341,7 +341,7 @@ class RunningShards:
     def _end(self, shard_id: str) -> None:
         # Keep it until it has ended, because a successor waits for it, and close waits for all.
         self._ended[shard_id] = shard = self._running.pop(shard_id)
-        # The next failure gets the first delay again, because an operator has acted.
+        # The next failure gets the first delay, because an operator has acted.
         if (timer := self._timers.pop(shard_id, None)) is not None:
             timer.cancel()
         if (restarts := self._restarts.get(shard_id)) is not None:
@@ -409,14 +409,14 @@ class ShardTable:
         Args:
             identity: Identity of this process, which :meth:`serve_at` completes.
             start: Starts a shard.
-            hints: Where hints of recovery logs are kept.
-            restart: When to start a FAILED shard again; None for only on request.
+            hints: Storage for hints of recovery logs.
+            restart: When to start a FAILED shard again; None for never automatically.
         """
         self._identity = identity
         self._hints = hints
         self._lock = threading.RLock()
-        # The catalog is immutable: a change makes another one, so a reader without the lock sees one revision
-        # or the next, but never a part of one.
+        # The catalog is immutable: a change makes another one, so a reader without the lock sees one complete
+        # revision or the next.
         self._catalog: Catalog[pc.ShardSpec] = Catalog(SHARDS, identity.cluster_id)
         self._shards = RunningShards(start, self._lock, restart)
 
@@ -583,7 +583,7 @@ def hold_store(
     """Wait until a local primary is as far as requested, and set the resolution's store.
 
     Raises:
-        TimeoutError: the primary was not ready in time, or the caller has gone.
+        TimeoutError: the primary was not ready in time, or the caller has gone away.
     """
     # The hold comes after the wait, so that a caller that waits for long does not prevent a shard from
     # ending. The hold fails if the shard has ended in between.
@@ -614,7 +614,7 @@ def _await(event: Future[Any], shard: RunningShard, args: ResolveArgs, deadline_
     """Wait for an event of a shard; return False if the shard has ended.
 
     Raises:
-        TimeoutError: neither came in time, or the caller has gone.
+        TimeoutError: neither happened in time, or the caller has gone away.
     """
     # A failed shard makes no more progress. If this did not also wait for its end, a caller without a
     # deadline would wait forever.

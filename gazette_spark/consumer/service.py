@@ -1,17 +1,17 @@
-"""The gRPC service ``consumer.Shard``: checks requests and claims, and asks the host.
+"""Serves ``consumer.Shard`` by gRPC: checks requests and claims, and calls the host.
 
 ==========  ===========  ==================================================================================
 call        capability   of a caller whose claims do not cover a shard
 ==========  ===========  ==================================================================================
 List        LIST         the shard is left out
-Stat        READ         SHARD_NOT_FOUND, as for a shard that is not there
+Stat        READ         SHARD_NOT_FOUND, as for a missing shard
 GetHints    READ         SHARD_NOT_FOUND
-Apply       APPLY        UNAUTHENTICATED, also if they cover the new spec only; to delete a shard they have
-                         to cover its id by itself, too
-Unassign    APPLY        UNAUTHENTICATED; they have to cover the id by itself, too
+Apply       APPLY        UNAUTHENTICATED, even if they cover the new spec; to delete a shard they must also
+                         cover its id by itself
+Unassign    APPLY        UNAUTHENTICATED; they must also cover the id by itself
 ==========  ===========  ==================================================================================
 
-As in Gazette, a request is validated before claims are compared with its shards, and broken rules are
+As in Gazette, a request is validated before claims are compared with its shards, and invalid requests are
 answered with gRPC UNKNOWN and a bare text. If the primary of a shard is another member of a cluster, Stat is
 passed on to that member, once and with the caller's token. Any member can answer all other calls.
 """
@@ -57,7 +57,7 @@ MAX_WAITING = 192
 calls."""
 
 MAX_PATIENCE_S = 365 * 24 * 3600.0
-"""Seconds. A deadline that is further away counts as no deadline."""
+"""Maximum seconds of a deadline. A later one counts as no deadline."""
 
 PEER_CONNECT_S = 5.0
 """Seconds for connecting to another member."""
@@ -94,7 +94,7 @@ class ShardService(pc_grpc.ShardServicer):
             args = ResolveArgs(
                 request.shard,
                 may_see=lambda spec: _covers(claims, labels_with_id(spec)),
-                # A header is set by a member that has passed the request on, which is done only once; see the
+                # A member that has passed the request on sets a header, which happens only once; see the
                 # module.
                 may_proxy=not request.HasField("header"),
                 proxy_header=request.header if request.HasField("header") else None,
@@ -277,11 +277,11 @@ class ShardServer:
         """Bind the address.
 
         Args:
-            port: port to listen on; 0 is any free one.
+            port: port to listen on; 0 for any free one.
             address: address to listen on.
             auth_keys: keys with which bearer tokens are verified, in the form of ``CONSUMER_AUTH_KEYS``; None
                 allows everything to every call.
-            tls: certificate of the server; None is plain text.
+            tls: certificate of the server; None for plain text.
             peer_tls: certificates for calls to other members of a cluster that use TLS.
 
         Raises:

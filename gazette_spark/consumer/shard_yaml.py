@@ -1,4 +1,4 @@
-"""Shards as YAML, in the form of gazctl: the values that shards share, and a list of shards.
+"""Reads and writes shards as YAML, in gazctl's form: values that shards share, and a list of shards.
 
 If a value of a shard is missing or zero, it is taken from ``common``; labels are combined by name::
 
@@ -125,7 +125,7 @@ def _written(change: pc.ApplyRequest.Change, common: sv.Values) -> dict[str, Any
 
 
 def changes_of_shards(shards: Iterable[pc.ListResponse.Shard]) -> list[pc.ApplyRequest.Change]:
-    """Return changes that leave listed shards as they are, for the initial text of an editor."""
+    """Return changes that leave listed shards unchanged, for the initial text of an editor."""
     return [
         pc.ApplyRequest.Change(expect_mod_revision=shard.mod_revision, upsert=shard.spec) for shard in shards
     ]

@@ -2,8 +2,8 @@
 
 Readers wait for a broker that cannot be reached, however long that takes. An invalid record or a deleted
 journal ends the shard. So does a journal that ends before the offset up to which it was read: its reader
-would wait until the missing offsets are written again. Brokers do not report this to a reader, so one more
-thread asks for the write heads of journals without new messages.
+would wait until the missing offsets are written again. Brokers do not report this to a reader, so an
+additional thread requests the write heads of journals without new messages.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Sources:
             for journal, reader in self._readers.items():
                 offset = reader.reader.offset
                 # A source may begin at its spec's min_offset, which may be past the write head. Only offsets
-                # count that were read by this reader or before the checkpoint.
+                # count that this reader has read, or that were read before the checkpoint.
                 read_to[journal] = offset if offset > begins[journal] else stored.get(journal, 0)
             # A journal with new messages has not lost its end, so brokers need not be asked.
             quiet = {name: offset for name, offset in read_to.items() if previous.get(name, offset) == offset}
@@ -152,7 +152,7 @@ class Sources:
                 return
             except GazetteError as error:  # The journal's reader waits or fails because of the same problem.
                 logger.debug("shard.heads_not_known shard=%s cause=%s", self._spec.id, error)
-            except Exception as error:  # noqa: BLE001  # Such as one of the client's function for tokens.
+            except Exception as error:  # noqa: BLE001  # For example, from the client's function for tokens.
                 # Without this thread, a later loss would go unnoticed.
                 self.inbox.fail(error)
                 return
@@ -160,7 +160,7 @@ class Sources:
 
 
 class Inbox:
-    """A queue of messages from the readers of a shard's sources to the one thread that consumes them.
+    """Queue of messages from the readers of a shard's sources to the one thread that consumes them.
 
     Its length is limited, and other events can also wake the consuming thread. Messages of one source stay in
     order. The first error of a reader is raised after the messages before it have been taken.

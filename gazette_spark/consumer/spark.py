@@ -1,4 +1,4 @@
-"""The host on Spark: a streaming query whose micro-batches are the transactions of all shards.
+"""Runs shards on Spark: a streaming query whose micro-batches are the transactions of all shards.
 
 ::
 
@@ -7,7 +7,7 @@
 
 Everything that counts is in the state table; ``batch_driver`` explains why each message counts once. This
 module is the part that needs Spark. The query's source only ticks: each tick is a transaction, planned from
-the shards' checkpoints. So Spark's query checkpoint contains nothing important, and can be lost.
+the shards' checkpoints. So Spark's query checkpoint contains nothing important, and may be lost.
 
 A micro-batch consists of two steps of tasks with a shuffle in between (``batch_tasks``). If the application
 declares keys, only the state of keys with messages is read (decision 0046). The results of one attempt of
@@ -17,13 +17,13 @@ publishes different messages each time it runs.
 The state table is a Delta table with the state, the checkpoints and the acknowledgements of all shards:
 
 =============  ==================================================================================
-column         holds
+column         content
 =============  ==================================================================================
 ``shard``      the shard's id
 ``kind``       ``state`` or ``document``, see ``stores.delta``; ``checkpoint``: Gazette's checkpoint;
-               ``sorted``: one row of the table itself, which says how far its state is sorted
-``key``        of a row of state its key, else empty
-``value``      JSON of a row of state; of ``sorted`` the number of the newest transaction that was sorted
+               ``sorted``: one row of the table itself, with the newest transaction that is sorted
+``key``        key of a row of state; empty for other kinds
+``value``      JSON of a row of state; number of the newest sorted transaction in the row ``sorted``
 ``checkpoint`` serialized ``consumer.Checkpoint``, with the intents of the shard's newest transaction
 ``txn``        number of the transaction that wrote the row
 =============  ==================================================================================
@@ -92,28 +92,29 @@ MARKS = pa.schema(
         "deleted": pa.bool_(),
     }
 )
-"""Columns of the rows that a commit adds to those of state."""
+"""Columns of the rows that a commit writes in addition to those of state."""
 
 SORTED = "sorted"
-"""Kind of the row that says how far the state is sorted."""
+"""Kind of the row with the newest transaction whose state is sorted."""
 
 COMPACT_EVERY = 100
 """Number of transactions after which their small files are compacted."""
 
-# A sort rewrites the whole state. So for each row that was changed it rewrites twenty, and a transaction
-# looks through a twentieth of the state that is not sorted.
+# A sort rewrites the whole state. So it rewrites about twenty rows for each changed one, and a transaction
+# reads an unsorted part of at most a twentieth of the state.
 SORT_ROWS = 100_000
 SORT_SHARE = 20
-"""The host sorts the state again when so many rows, and one row in this number, were written since."""
+"""Thresholds for sorting the state again: number of rows written since the last sort, and divisor of all
+rows."""
 
 LAYOUT = {
-    # Files of the size that one task reads at once. By default, OPTIMIZE would make them 1 GB, and rewrite
-    # all smaller ones.
+    # Use files of the size that one task reads at once. By default, OPTIMIZE would make them 1 GB, and
+    # rewrite all smaller ones.
     "spark.databricks.delta.optimize.minFileSize": str(8 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(32 << 20),
     # Rows that were replaced stay in their file until the next sort, unless they are half of it.
     "spark.databricks.delta.optimize.maxDeletedRowsRatio": "0.5",
-    # Sorted within files, in 10,000 steps, and with small pages: a key is in few pages of a file.
+    # Sort within files, in 10,000 steps, and with small pages, so that a key is in few pages of a file.
     "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
     "spark.databricks.io.skipping.mdc.rangeId.max": "10000",
     "parquet.page.row.count.limit": "2000",
@@ -154,7 +155,7 @@ class StateTable:
         self._sorted_txn = 0
         """Number of the newest transaction when the state was last sorted."""
         self._sorted_now = False
-        """Whether it was sorted since the last commit, which has not recorded it."""
+        """Whether the state was sorted after the last commit, which has not recorded the sort."""
 
     def __repr__(self) -> str:
         return f"StateTable({self._table.name}, txn={self._txn})"
@@ -178,7 +179,7 @@ class StateTable:
                     raise
         rows = self._table.rows(spark).where(F.col("kind").isin(CHECKPOINT, SORTED)).collect()
         checkpoints = [row for row in rows if row.kind == CHECKPOINT]
-        # A table of a host that did not sort has no such row: it is sorted when it is compacted next.
+        # A table of a host that did not sort has no such row: it is sorted at the next compaction.
         self._sorted_txn = max((int(row.value) for row in rows if row.kind == SORTED), default=0)
         last = max((row.txn for row in checkpoints), default=0)
         return Opened(
@@ -192,13 +193,13 @@ class StateTable:
         Args:
             spark: The session.
             shards: Ids of the shards.
-            keys: Rows of ``shard`` and ``key`` whose state is returned; None for all. They are read at once.
+            keys: Rows of ``shard`` and ``key`` whose state is returned, read immediately; None for all.
         """
         rows = self._table.rows(spark).where(F.col("kind").isin(STATE, DOCUMENT))
         rows = rows.where(F.col("shard").isin(*shards)).select("shard", "kind", "key", "value")
         if keys is None:
             return rows
-        # Only a condition that names the keys leaves out files and pages of files. A join reads all of them.
+        # Only a condition that names the keys skips files and pages of files. A join reads all of them.
         listed = [tuple(key) for key in keys.distinct().limit(LISTED_KEYS + 1).collect()]
         if len(listed) > LISTED_KEYS:
             return rows.join(keys, ["shard", "key"], "left_semi")
@@ -226,8 +227,8 @@ class StateTable:
             for shard, checkpoint in checkpoints.items()
         ]
         if self._sorted_now:
-            # The next transaction records it, which saves a separate commit. After a crash before that, the
-            # state is sorted again.
+            # The next transaction records the sort, which saves a separate commit. After a crash before that,
+            # the state is sorted again.
             marks.append({"shard": "", "kind": SORTED, "value": str(self._sorted_txn)})
         table = pa.Table.from_pylist([{**mark, "key": "", "deleted": False} for mark in marks], MARKS)
         rows = changed.unionByName(changed.sparkSession.createDataFrame(table), allowMissingColumns=True)
@@ -237,18 +238,18 @@ class StateTable:
             self._arrange(changed.sparkSession)
 
     def _arrange(self, spark: SparkSession) -> None:
-        """Make small files few, and sort the state if much of it was changed since the last time."""
-        # OPTIMIZE changes no row. Between two transactions of the host, because one under way would make it
-        # fail: they touch the same files.
+        """Compact small files, and sort the state if much of it has changed since the last sort."""
+        # OPTIMIZE changes no row. Run it between two transactions of the host, because one in progress would
+        # fail: both change the same files.
         with session_settings(spark, LAYOUT):
             compact(spark, self._table.name)
             rows = self._table.rows(spark).where(F.col("kind") == STATE)
-            # Delta knows the transactions of each file, so this reads only files that are newer.
+            # Delta has statistics of `txn` for each file, so this reads only newer files.
             changed = rows.where(F.col("txn") > self._sorted_txn).count()
             if changed < SORT_ROWS or changed * SORT_SHARE < rows.count():
                 return
-            # ZORDER by one column is a sort that nobody else can spoil: Delta replaces files by files of the
-            # same rows, or fails.
+            # ZORDER by one column is a sort, and concurrent writers cannot damage it: Delta replaces files
+            # with files of the same rows, or fails.
             if compact(spark, self._table.name, f"WHERE kind = '{STATE}' ZORDER BY (`key`)"):
                 self._sorted_txn, self._sorted_now = self._txn, True
 
@@ -368,7 +369,7 @@ class SparkHost:
 
     @property
     def shards(self) -> ShardTable:
-        """Lists, applies, resolves and unassigns the shards. It is the ``ShardHost`` for a service."""
+        """Table that lists, applies, resolves and unassigns the shards. It is a service's ``ShardHost``."""
         return self._shards.table
 
     def start(self, **trigger: Any) -> StreamingQuery:  # noqa: ANN401 - the types are Spark's
@@ -437,7 +438,7 @@ class FileResults:
     rows: DataFrame
 
     def summary(self) -> Iterator[Result]:
-        """Return all rows but those of state."""
+        """Return all rows except those of state."""
         rows = self.rows.where(~F.col("kind").isin(STATE, DOCUMENT)).collect()
         return (Result(*row) for row in rows)
 

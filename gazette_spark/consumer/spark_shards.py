@@ -1,10 +1,10 @@
-"""The shards of the host on Spark, as its driver sees them: specs, statuses, progress.
+"""Keeps the shards of the host on Spark, as its driver sees them: specs, statuses, progress.
 
 This module does not use Spark. The query gets the shards of a micro-batch from :meth:`SparkShards.running`
 and reports the results. :attr:`SparkShards.table` serves all other requests, from any thread. The driver is
 the member of every shard, because Spark may run a shard's tasks on another executor in each batch.
 
-Specs that are applied last as long as the query. The next query begins with the specs that it is given.
+Specs that are applied last as long as the query. The next query begins with its own arguments.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SparkShard:
         self.store_ready.set_result(None)
 
     def advance(self, checkpoint: pc.Checkpoint, ends: Mapping[str, int | None]) -> None:
-        """Report that a checkpoint is committed, and acknowledged up to the given ends by journal."""
+        """Report that a checkpoint is committed, and acknowledged up to ``ends``, by journal."""
         with self._lock:
             self._progress.read_through.update(read_through(checkpoint))
             # Use only journals to which this shard published: the ends are those of all shards in the batch.
@@ -132,7 +132,7 @@ class SparkShard:
         self._end(None)
 
     def join(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002 - a shard's.
-        """Return whether the assignment has ended. Nothing of it continues in the background."""
+        """Return whether the assignment has ended. It does nothing in the background."""
         return self.primary_loop.done()
 
     def _end(self, error: Exception | None) -> None:
@@ -150,7 +150,7 @@ class SparkShards:
     """The shards of one host. Thread-safe."""
 
     def __init__(self, name: str, specs: Iterable[pc.ShardSpec], client: Client) -> None:
-        """Begin with the given shards.
+        """Begin with these shards.
 
         Args:
             name: Prefix of the shards' full names.
@@ -174,7 +174,7 @@ class SparkShards:
         member = Member("spark", f"driver-{secrets.token_hex(4)}")
         identity = BrokerIdentity(secrets.randbits(63) | 1, member)
         self.table = ShardTable(identity, self._start, {})
-        """Lists, applies, resolves and unassigns the shards. It is a ``ShardHost``."""
+        """Table that lists, applies, resolves and unassigns the shards. It is a ``ShardHost``."""
         for spec in specs:
             self.table.apply([pc.ApplyRequest.Change(upsert=spec)])
 

@@ -1,4 +1,4 @@
-"""Shard specs: building, validation, derived values, the rules of requests, and replica statuses.
+"""Builds and validates shard specs and requests, and derives values from specs and replica statuses.
 
 Consumers have a default only for the size of buffers: a spec without ``max_txn_duration`` is invalid.
 :func:`shard_spec` has defaults that suit most shards.

@@ -1,4 +1,4 @@
-"""A shard's transactions: when each one begins, reads, waits and commits, and what each step does.
+"""Runs a shard's transactions: decides when each one begins, reads, waits and commits, and does each step.
 
 There are three classes, from the decision to the action:
 
@@ -8,8 +8,7 @@ There are three classes, from the decision to the action:
 - :class:`TransactionLoop` carries out the decisions, in the thread of a shard on the local host.
 
 At most two transactions overlap: while the *prior* one commits and then acknowledges, the *present* one
-consumes. The following table shows the states of both, and what :meth:`Transactions.next` tells the host to
-do:
+consumes. The following table shows the states of both, and the step that :meth:`Transactions.next` returns:
 
 ============  ===================  ==========================  ===============================================
 present       prior                reading                     next
@@ -19,7 +18,7 @@ any           COMMITTING, ACKING   yes, or no more             WAIT: the prior o
 IDLE          DONE                 yes                         WAIT for a message
 IDLE          DONE                 no: sources are closed      END
 YOUNG         DONE                 yes, or no more             WAIT: the minimum duration is not over
-OPEN          DONE                 yes, and one of its own     WAIT: the acknowledgement of that sequence may
+OPEN          DONE                 yes, and one of its         WAIT: the acknowledgement of that sequence may
                                    sequences is pending        come before the maximum duration is over
 OPEN          DONE                 yes                         POLL: COMMIT if nothing is ready
 OPEN, FULL    DONE                 no more                     COMMIT
@@ -337,7 +336,7 @@ class ApplicationCalls:
         # This runs for each message, so the text of an error is made only if there is an error.
         try:
             # The publisher stamps messages and appends them in the background. They are uncommitted
-            # (CONTINUE_TXN) until this transaction's intents are appended, so readers hold them back.
+            # (CONTINUE_TXN) until this transaction's intents are appended, so readers withhold them.
             self._app.consume_message(self._shard, self._store, envelope, self._publisher)
         except Exception as error:
             step = f"consume_message of journal {envelope.journal!r}, offset {envelope.begin}"
@@ -399,7 +398,7 @@ class LoopShard(Shard, Protocol):
         """Add offsets to the progress, and wake threads that wait for it."""
 
     def transaction_began(self) -> None:
-        """Called between transactions, for work that is done rarely."""
+        """Do work that is rarely needed. Called between transactions."""
 
 
 @dataclass(slots=True)
@@ -454,7 +453,7 @@ class TransactionLoop:
         self._publisher = Publisher(self._service, self._clock)
         self._calls = ApplicationCalls(app, shard, store, self._publisher)
         # The checkpoint has the offsets and the producers' states, but not the messages of open sequences. If
-        # such a sequence is acknowledged later, the sequencer asks for a replay of its bytes.
+        # such a sequence is acknowledged later, the sequencer requests a replay of its bytes.
         self._sequencer = sequencer_of(checkpoint, shard.spec)
         self._machine = Transactions()
         self._delivered: Envelope | None = None
@@ -510,9 +509,10 @@ class TransactionLoop:
                         self._commit()
                     case Next.END:
                         return
-            # The shard was told to stop. What the present transaction has consumed is dropped and will be
-            # consumed again. Downstream readers wait for the acknowledgements of the prior transaction, so
-            # wait a moment for these. If that is too short, the next assignment finds them in the checkpoint.
+            # The shard was told to stop. The messages that the present transaction has consumed are dropped
+            # and will be consumed again. Downstream readers wait for the acknowledgements of the prior
+            # transaction, so wait a moment for these. If that is too short, the next assignment finds them in
+            # the checkpoint.
             until_s = time.monotonic() + DRAIN_S
             while self._prior is not None and (timeout_s := until_s - time.monotonic()) > 0:
                 self._advance_prior(self._prior)
@@ -547,7 +547,7 @@ class TransactionLoop:
                 self._prior.read[envelope.journal] = envelope.end
         elif outcome not in HELD_BACK:
             # The message commits itself or the sequence that it acknowledges, which is delivered message by
-            # message. A message that is held back waits in the sequencer for its acknowledgement.
+            # message. A message that is withheld waits in the sequencer for its acknowledgement.
             self._delivered = self._next_delivered()
         return True
 

@@ -1,4 +1,4 @@
-"""Membership in the cluster of a consumer application that several processes run: Gazette's own, in Etcd.
+"""Makes this process a member of a consumer application's cluster, which is Gazette's own, in Etcd.
 
 - :mod:`~gazette_spark.consumer._cluster.etcd` calls Etcd.
 - :mod:`~gazette_spark.consumer._cluster.mirror` follows the application's keys.

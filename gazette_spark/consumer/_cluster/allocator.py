@@ -10,7 +10,7 @@ The data and the rules are those of Gazette's allocator, because its members tak
 
 Only the leader writes, which is the oldest member. When members or shards change, it computes the desired
 placement (:func:`solve`). Then it makes the steps that the rules currently allow (:func:`next_steps`), until
-nothing is left to do. Replicas catch up between two steps.
+no steps remain. Replicas catch up between two steps.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ItemSteps:
 
 
 def leader(members: Iterable[ClusterMember]) -> MemberId | None:
-    """Return the member that writes, which is the oldest one, or None without members."""
+    """Return the member that writes, which is the oldest one; None without members."""
     first = min(members, key=lambda member: (member.create_revision, member.id), default=None)
     return first.id if first is not None else None
 
@@ -165,8 +165,8 @@ def solve(
     # A member without a place is left out, so that its zone does not count as a second one.
     network = _Network(items, {member: limit for member, limit in limits.items() if limit > 0})
 
-    # Begin with the current assignments, as far as they follow the rules, so that only what is necessary
-    # changes. Lower slots come first, because moving a primary interrupts its shard.
+    # Begin with the current assignments, if they follow the rules, so that only necessary moves are
+    # made. Lower slots come first, because moving a primary interrupts its shard.
     ordered = sorted(current, key=lambda assignment: (assignment.slot, assignment.shard, assignment.member))
     left_out = [placed for placed in ordered if not network.place(placed.shard, placed.member)]
 
@@ -410,7 +410,7 @@ def next_steps(
 ) -> list[ItemSteps]:
     """Return the changes towards a placement that the rules currently allow.
 
-    The list is empty if there is nothing to do, or nothing before a replica has caught up.
+    The list is empty if there is nothing to do, or if a replica must catch up first.
 
     Args:
         items: All shards, ascending by id.

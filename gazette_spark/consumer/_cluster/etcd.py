@@ -1,4 +1,4 @@
-"""A client for the Etcd calls that members of a cluster make: ranges, transactions, watches and leases.
+"""Makes the Etcd calls that members of a cluster need: ranges, transactions, watches and leases.
 
 Calls go to one of several endpoints, and after a failure to the next one. A call that may be repeated is
 tried at all endpoints within its time limit. A transaction is repeated only if it could not be sent: if its
@@ -34,7 +34,7 @@ A watch without events asks after this time whether Etcd still serves it, and gi
 RANGE_KEYS = 2000
 """Maximum number of keys in one answer, so that even the largest values stay below the limit of a message."""
 
-# gRPC has no code for this: UNAVAILABLE also means a connection that broke after the request was sent.
+# gRPC has no code for this: UNAVAILABLE also means that the connection broke after the request was sent.
 _NOT_SENT = "failed to connect to all addresses"
 """Beginning of gRPC's text for a call without a connection."""
 
@@ -200,7 +200,7 @@ class EtcdClient(Closing):
     def watch(self, prefix: str, revision: int, cancelled: threading.Event) -> Iterator[pe.WatchResponse]:
         """Yield the changes of keys with a prefix from a revision on, until ``cancelled`` is set.
 
-        Answers without events show how far the watch is.
+        Responses without events show how far the watch has come.
 
         Raises:
             UnavailableError: Etcd no longer serves the watch, or has deleted changes after the revision. Read
@@ -219,8 +219,8 @@ class EtcdClient(Closing):
         metadata = self._metadata(connection)
 
         def ping() -> None:
-            # A half-open connection raises no error. So ask regularly, and end the watch if there is no
-            # answer or if another call has already found that this endpoint does not serve.
+            # A half-open connection raises no error. So ping regularly, and end the watch if there is no
+            # response or if another call has already found that this endpoint does not serve.
             while not (cancelled.wait(self._call_s) or ended.is_set()):
                 if time.monotonic() - heard_s[0] > 2 * self._call_s:
                     break
@@ -323,13 +323,13 @@ class EtcdClient(Closing):
         return True
 
     def _failed(self, connection: Connection) -> None:
-        """Call another endpoint from now on."""
+        """Call another endpoint for all later calls."""
         with self._lock:
             # If several calls fail at one endpoint at the same time, only the first one moves on. Otherwise
             # two failures would lead back to the same endpoint.
             if self._connections[self._at] is connection:
                 self._at = (self._at + 1) % len(self._connections)
-                # A member knows only its own simple tokens.
+                # Only the member that issued a simple token accepts it.
                 self._token = ""
 
 
@@ -357,7 +357,7 @@ def created_at(key: str, create_revision: int) -> pe.Compare:
 
 
 def put(key: str, value: bytes, lease: int = 0) -> pe.RequestOp:
-    """Return the operation that writes a key. If a lease is given, the key ends with it."""
+    """Return the operation that writes a key. With a lease, the key ends with it."""
     return pe.RequestOp(request_put=pe.PutRequest(key=key.encode(), value=value, lease=lease))
 
 

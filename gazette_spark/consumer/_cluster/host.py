@@ -1,4 +1,4 @@
-"""A member of a cluster: runs the shards of this process, and answers requests for all shards.
+"""Runs this process's shards as a member of a cluster, and answers requests for all shards.
 
 :meth:`ClusterHost._be_member` shows the steps of a membership in order. In addition to its thread, there are
 those of the mirror, of the lease, of the running shards, and of callers.
@@ -71,12 +71,12 @@ IDLE_S = 2.0
 """Maximum seconds between two rounds."""
 
 RETRY_S = 0.5
-"""Seconds until failed calls to Etcd are repeated."""
+"""Seconds before failed calls to Etcd are repeated."""
 
 # Gazette's process ends when its lease is lost, and its supervisor starts it again. This process joins again
 # by itself (decision 0043).
 REJOIN_S = 1.0
-"""Seconds until a process that lost its membership tries to become a member again."""
+"""Seconds before a process that lost its membership tries to become a member again."""
 
 # After that, the lease ends anyway. A shard that still blocks cannot commit any more, because the next
 # primary fences off its store.
@@ -198,8 +198,8 @@ class ClusterHost(Closing):
         """Begin to hand over all shards to other members. After that, this process stops being a member.
 
         Args:
-            drain_s: Seconds to wait for open transactions of shards that no other member takes, so that what
-                they have consumed is committed.
+            drain_s: Seconds to wait for open transactions of shards that no other member takes, so that they
+                commit the messages that they have consumed.
         """
         self._drain_s = drain_s
         self._leaving.set()
@@ -218,7 +218,7 @@ class ClusterHost(Closing):
             drain_s: See :meth:`leave`.
         """
         self._closing.set()
-        # Callers that wait for the process to join must not wait forever; wait_joined distinguishes the two
+        # Callers that wait for the process to join must not wait forever. `wait_joined` distinguishes the two
         # cases.
         self._joined.set()
         self.leave(drain_s=drain_s)
@@ -243,7 +243,7 @@ class ClusterHost(Closing):
             self._leaving.wait(REJOIN_S)
 
     def _read_keys(self) -> ClusterState | None:
-        """Return the keys with which to join; None if the process is to leave."""
+        """Return the keys with which to join; None if the process should leave."""
         # A lease may be gone because Etcd lost its data, or was restored from a backup. Other members may
         # then continue what they ran before, until they notice, or until their own lease ends. Each member
         # therefore waits for the time of a lease, so that no shard is run by two.
@@ -285,7 +285,7 @@ class ClusterHost(Closing):
                     state = self._mirror.wait_for_change(state, pause_s)
                     pause_s = IDLE_S
 
-                    # The keys are not those with which this member joined. Its shards end here, and then its
+                    # These are not the keys with which this member joined. Its shards end here, and then its
                     # lease, which a backup may have brought back.
                     if state.replaced_s != joined_by.replaced_s:
                         break
@@ -312,7 +312,7 @@ class ClusterHost(Closing):
                         self._follow(state)
 
                     try:
-                        # Publish how far each shard is. The leader waits for that before it removes a
+                        # Publish how far each shard has come. The leader waits for that before it removes a
                         # replica.
                         for shard_id, assignment in self._assigned.items():
                             status = self._status_of(shard_id)
@@ -362,14 +362,14 @@ class ClusterHost(Closing):
         # Drain before taking the lock, because a draining shard needs the lock to report its end.
         drain_all(list(self._shards.by_id().values()), self._drain_s)
         with self._lock:
-            # From here on, the guard of hints refuses: a shard that ends slowly must not overwrite the hints
-            # of its successor.
+            # After this, the guard of hints refuses: a shard that ends slowly must not overwrite the hints of
+            # its successor.
             self._assigned = {}
             stopped = self._shards.stop()
         join_all(stopped, STOP_S)
 
     def _stop_at_once(self) -> None:
-        """Stop all shards: the lease is lost, and others may get them soon. Called by the lease's thread."""
+        """Stop all shards: the lease is lost, and others may soon get them. Called by the lease's thread."""
         self._shards.stop()
         self._mirror.wake()
 

@@ -1,4 +1,4 @@
-"""A process as a member of a cluster: others see its key as long as its lease is renewed."""
+"""Announces this process as a member of a cluster: others see its key while its lease is renewed."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ class Membership(Closing):
                 break
             try:
                 ttl_s = self._etcd.keep_alive(self.lease)
-            # Whatever it is, such as a machine that starts no more threads: without this thread, nothing
-            # would stop the shards before the lease ends.
+            # Catch any error, such as that of a machine that starts no more threads: without this thread,
+            # nothing would stop the shards before the lease ends.
             except Exception as error:  # noqa: BLE001
                 # The lease is not lost before its time is over, so try again soon.
                 log.warning("cluster.lease_not_renewed key=%s cause=%s", self.key, error)

@@ -1,4 +1,4 @@
-"""A mirror of a consumer application's keys in Etcd (Gazette's key space), always at one revision.
+"""Mirrors a consumer application's keys in Etcd (Gazette's key space), always at one revision.
 
 ===================================  ==================  =====================================================
 key below the prefix                 value               meaning
@@ -114,7 +114,7 @@ class ClusterMirror(Closing):
             self._changed.notify_all()
 
     def wait_for_change(self, seen: ClusterState, timeout_s: float) -> ClusterState:
-        """Wait for another state than one, for :meth:`wake` or the timeout; return the state.
+        """Wait for a state other than ``seen``, for :meth:`wake` or for the timeout, and return the state.
 
         Only one thread may call this.
         """
@@ -213,11 +213,11 @@ class ClusterMirror(Closing):
                         self._apply(response.header, revision, self._state.replaced_s)
             except GazetteError as error:
                 log.warning("cluster.watch_ended prefix=%s cause=%s", self.prefix, error)
-                # The state stays and becomes old. The lease protects whatever depends on its age.
+                # The state stays and becomes old. The lease protects everything that depends on its age.
                 self._closed.wait(RETRY_S)
             except Exception:
-                # Such as a machine that starts no more threads. The lease is renewed by another thread, so a
-                # member without this one would keep its shards, and follow no change.
+                # An example is a machine that starts no more threads. Another thread renews the lease, so a
+                # member without this thread would keep its shards and follow no change.
                 log.exception("cluster.watch_ended prefix=%s", self.prefix)
                 self._closed.wait(RETRY_S)
 
@@ -309,8 +309,8 @@ def _decode_member(parts: list[str], kv: pe.KeyValue) -> ClusterMember:
 
 def _decode_assignment(parts: list[str], kv: pe.KeyValue) -> ShardAssignment:
     shard, zone, suffix, slot = parts
-    # Other spellings of a number would name another key when a leader removes or moves the assignment. Its
-    # transaction, with the steps of other shards, would fail again and again.
+    # Another spelling of the number would name another key when a leader removes or moves the assignment. Its
+    # transaction, with the steps of other shards, would always fail.
     if int(slot) < 0 or slot != str(int(slot)):
         raise ValueError(f"slot {slot!r} is not a number such as 0")
     status = pc.ReplicaStatus.FromString(kv.value)

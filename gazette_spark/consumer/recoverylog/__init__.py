@@ -1,4 +1,4 @@
-"""Recovery logs: a journal keeps the files of a shard's store, so that they can move between hosts.
+"""Records the files of a shard's store in a journal, a recovery log, so that they can move between hosts.
 
 A host plays the log of a shard with a :class:`Player`, hands the log over to itself, and continues with a
 :class:`Recorder`. The format is Gazette's, so logs, hints and stores can be shared with consumers in Go.

@@ -1,4 +1,4 @@
-"""The state machine of a recovery log: which operations count, and which files they make. Pure.
+"""Decides which operations of a recovery log count, and which files they make. Pure.
 
 An operation counts if it continues the chain, that is, if its sequence number and checksum are the expected
 ones. Several recorders may append to one log, so a log is a tree of histories. Hints determine the branch by
@@ -163,7 +163,7 @@ def _contradiction(a: Segment, b: Segment) -> str | None:
 
 
 class Verdict(Enum):
-    """How an operation relates to the chain. All values except the first two leave the state unchanged."""
+    """How an operation fits the chain. All values except the first two leave the state unchanged."""
 
     APPLIED = "it counts"
     NOT_TRACKED = "it counts, but its file is known to be deleted later"

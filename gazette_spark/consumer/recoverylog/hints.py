@@ -1,4 +1,4 @@
-"""Hints: where and in which form they are stored, and from which of them a shard recovers.
+"""Stores hints of recovery logs, and chooses those from which a shard recovers.
 
 A shard has primary hints, which its primary updates regularly, and backups, one for each of the last
 recoveries. Hosts store them in a mapping from keys to hints. The keys are Gazette's; see

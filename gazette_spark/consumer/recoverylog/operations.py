@@ -1,4 +1,4 @@
-"""Recorded operations: authors, the checksum chain, and frames. Pure.
+"""Encodes recorded operations: authors, the checksum chain, and frames. Pure.
 
 An operation is a ``recoverylog.RecordedOp`` in a frame of the framing ``fixed``. The bytes of a write follow
 its frame. Each operation contains the checksum of the chain before it, so it fits in only one place.

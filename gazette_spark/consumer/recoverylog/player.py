@@ -1,4 +1,4 @@
-"""Play a recovery log: rebuild the files that its operations make, and take over the log.
+"""Plays a recovery log: rebuilds the files that its operations make, and takes over the log.
 
 A player reads the segments that its hints name, and then the rest of the log. It stages each file by its
 fnode in the folder ``.fnodes``, and links all files to their paths when it is done. It ends in one of two
@@ -40,7 +40,7 @@ MAX_OPERATION_BYTES = 64 << 20
 damaged."""
 
 AT_HEAD = 0
-"""Stands for no author: the player ends at the write head without a hand-off."""
+"""Author 0, which means none: the player ends at the write head without a hand-off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,19 +165,19 @@ class Player:
 
             # Hints are always older than the log: their recorder continued, and others may have followed it.
             self._read_through(playback, heads[log])
-            # This is never cleared: from here on, the player follows the log, and reads what it still lacks
-            # when it is promoted.
+            # This is never cleared: after this, the player follows the log, and reads the rest when it is
+            # promoted.
             self.tailing.set()
 
             # A standby stays here and applies what the primary records, until it is told how to end. That
-            # cancels its reader, possibly within an operation, where the next reader continues.
+            # cancels its reader, possibly within an operation, at which the next reader continues.
             while self._ending is None:
                 with suppress(_Interrupted):
                     self._read(playback, None)
             author = self._ending
 
-            # Without a hand-off, the current head is the end. With one, this only shortens the race that
-            # comes next.
+            # Without a hand-off, the current head is the end. With one, this only shortens the following
+            # race.
             self._read_through(playback, self._client.append(log, b"").end)
             while author != AT_HEAD:
                 # Append an operation without effect, by the new author, that continues the chain as it is
@@ -191,7 +191,7 @@ class Player:
                 if self._read_through(playback, end, until=author):
                     break
 
-            # Only now do files get their paths, so a directory with files is complete.
+            # Link the files only now, so that a directory with files is complete.
             playback.link_files()
         except BaseException:
             if playback is not None:
@@ -307,7 +307,7 @@ class _Playback:
         self._frame = bytearray()
         """The part of the next operation's frame that has been fed."""
         self._content_bytes = 0
-        """Number of bytes of a write that are still to come after its frame."""
+        """Number of bytes of a write that still follow its frame."""
         self._file: int | None = None
         """Descriptor of the file for these bytes; None if they are skipped."""
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Record file operations to a recovery log, and wait until they are durable.
+"""Records file operations to a recovery log, and waits until they are durable.
 
 A recorder does not touch files. Its caller reports each operation, and the recorder appends the operations in
 the background, in order. Recorded operations are durable when a later :meth:`Recorder.barrier` has succeeded.
@@ -179,7 +179,7 @@ class Recorder:
         self._options = AppendOptions(log)
         self._recent: AsyncAppend | None = None
         # This is a lower bound of the offsets of later operations. That suffices for hints: a player skips
-        # what comes before the operation that they name.
+        # everything before the operation that they name.
         self._write_head = 0
         self._broken: BaseException | None = None
         # An append without bytes returns the write head. Otherwise the first segments would begin at offset
@@ -191,7 +191,7 @@ class Recorder:
             fence = AppendOptions(log, union_registers=fence_of(author))
             with service.start_append(fence) as append:
                 self._process(pr.RecordedOp(), append)
-        # From here on, every append has the condition. The broker checks it at the time of the append, so a
+        # After this, every append has the condition. The broker checks it at the time of the append, so a
         # process that wakes up after an hour cannot write into its successor's history.
         self._options = AppendOptions(log, check_registers=pb.LabelSelector(include=fence_of(author)))
 
@@ -200,9 +200,9 @@ class Recorder:
 
     @contextmanager
     def begin(self) -> Iterator[Operations]:
-        """Record the operations of a with block, all or none. In the meantime, other threads wait.
+        """Record the operations of a with block, all or none. Other threads wait meanwhile.
 
-        If the block raises after its first operation, the recorder cannot be used any more, because files and
+        If the block raises after its first operation, the recorder can no longer be used, because files and
         log may differ.
 
         Raises:
@@ -260,7 +260,7 @@ class Recorder:
         # The turn in the journal's queue is the lock of the state machine: only the thread that has it
         # records, and operations get their numbers in the order in which they are appended.
         with self._service.start_append(self._options, dependencies=wait_for) as append:
-            # Numbers were given to operations that the log may not have, so later operations could never be
+            # Operations got numbers, but the log may not have them, so later operations could never be
             # played.
             if self._broken is not None:
                 raise ClosedError(f"recorder of log {self.log!r}", f"it failed before: {self._broken}")

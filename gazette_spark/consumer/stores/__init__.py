@@ -1,1 +1,1 @@
-"""Stores for the state of a shard, together with the checkpoint that produced it."""
+"""Stores a shard's state together with the checkpoint that produced it."""

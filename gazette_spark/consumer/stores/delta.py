@@ -1,4 +1,4 @@
-"""The state of a shard on Spark, as rows of a Delta table that anyone can query.
+"""Keeps the state of a shard on Spark as rows of a Delta table that anyone can query.
 
 An application's document becomes rows ``(shard, kind, key, value)``. Each entry of a dictionary is a row of
 the kind ``state`` with the entry's key and its value as JSON. Any other document, and an empty dictionary, is

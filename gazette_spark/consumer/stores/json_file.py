@@ -1,18 +1,18 @@
-"""A store of one JSON document, in a file that a recovery log moves between hosts.
+"""Stores one JSON document in a file that a recovery log moves between hosts.
 
 The file ``state.json`` has the format of Gazette's ``JSONFileStore``. It contains three JSON documents, each
 on a line: the offsets read through by source journal, the state, and the whole checkpoint. Offsets in the
 first document replace those in the third, which may be missing, because older versions of Gazette did not
 write it.
 
-A fourth line seals the three with their length and SHA-256, and a space before the first line says that the
-seal must be there. Gazette skips the space and does not read a fourth document. A file that Gazette wrote has
+A fourth line seals the three with their length and SHA-256, and a space before the first line shows that the
+seal must exist. Gazette skips the space and does not read a fourth document. A file that Gazette wrote has
 neither.
 
-A commit writes the whole file as ``next.json`` and renames it. The order is what makes it count once:
+A commit writes the whole file as ``next.json`` and renames it. The order lets each message count once:
 
-1. a barrier that depends on everything on which the checkpoint relies, so that what follows is appended after
-   it has succeeded;
+1. a barrier that depends on everything on which the checkpoint relies, so that all later steps are appended
+   after it has succeeded;
 2. ``next.json``, truncated first, because a recovered one belongs to a transaction that was not committed;
 3. the rename, which is the commit;
 4. a barrier, whose end is the end of the commit.
@@ -91,7 +91,7 @@ class JsonFileStore:
             with self._files.create(NEXT) as file:
                 file.write(content)
             self._files.rename(NEXT, CURRENT)
-        except Exception as error:  # noqa: BLE001  # Whatever it is, the commit has failed.
+        except Exception as error:  # noqa: BLE001  # With any error, the commit has failed.
             return finished_operation(error)
         return self._recorder.barrier()
 
@@ -132,7 +132,7 @@ def build_state_file(state: object, checkpoint: pc.Checkpoint) -> bytes:
     }
     documents = (offsets, state, whole)
     lines = [json.dumps(document, separators=(",", ":"), allow_nan=False) for document in documents]
-    # After the encoder, which refuses a state that refers to itself.
+    # Check this after the encoder, which refuses a state that refers to itself.
     check_keys(state)
     content = SEALED + ("\n".join(lines) + "\n").encode()
     return content + seal_line(content)

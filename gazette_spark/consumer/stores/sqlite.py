@@ -1,4 +1,4 @@
-"""Stores in SQLite: the application's tables and the checkpoint commit in one SQL transaction.
+"""Stores state in SQLite: the application's tables and the checkpoint commit in one SQL transaction.
 
 :class:`SqliteStore` is for a database file that all hosts of a shard can reach. It does what Gazette's
 ``SQLStore`` does with a remote database: the table ``gazette_checkpoints`` has a row for each shard, with a
@@ -140,7 +140,7 @@ REWRITE_BYTES = 16 << 20
 """Minimum number of recorded bytes before the whole database is recorded again."""
 
 MAX_CHANGE_BYTES = 32 << 20
-"""Maximum number of bytes of a commit's pages that are recorded one by one; for more, the whole database is
+"""Maximum number of bytes of a commit's pages that are recorded one by one. For more, the whole database is
 recorded."""
 
 COPY_BYTES = 1 << 20
@@ -352,7 +352,7 @@ class RecordedSqliteStore(_SqliteBase):
             self._connection.execute("COMMIT")
             self._fence = self._fence or 1
             self._record()
-        except Exception as error:  # noqa: BLE001  # Whatever it is, the commit has failed.
+        except Exception as error:  # noqa: BLE001  # With any error, the commit has failed.
             self._roll_back()
             return finished_operation(error)
         return self._recorder.barrier()
