@@ -1,4 +1,4 @@
-"""The embedded broker: one Gazette broker or a local cluster in this process, for development and tests."""
+"""Runs an embedded Gazette broker, or a local cluster, in this process, for development and tests."""
 
 from gazette_spark._server.tls import ServerTls as ServerTls
 from gazette_spark.broker.cluster import LocalBroker as LocalBroker

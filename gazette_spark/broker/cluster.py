@@ -1,4 +1,4 @@
-"""Several embedded brokers in this process, as one cluster that replicates.
+"""Runs several embedded brokers in this process, as one cluster that replicates.
 
 ``EmbeddedBroker.start(root, replicas=3)`` makes one. When a broker is killed, appends and reads continue::
 
@@ -8,7 +8,7 @@
         cluster.primary("shop/orders").kill()
         client.append("shop/orders", b"two ")
 
-What is real: each broker has a separate port; journals have a primary and replicas, which replicate by the
+What is real: each broker has a separate port; journals have a primary and replicas, which replicate with the
 Replicate RPC; calls are proxied, refused and re-routed by Gazette's rules; a replica that becomes primary has
 every acknowledged byte in its spool.
 
@@ -66,12 +66,12 @@ class LocalBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and neither stopped nor killed since."""
+        """Whether the broker runs: it was started, and neither stopped nor killed since."""
         return self._running is not None
 
     @property
     def endpoint(self) -> str:
-        """Address of the broker, which stays the same when the broker is started again."""
+        """Address of the broker, which does not change when the broker is started again."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
@@ -89,7 +89,7 @@ class LocalBroker:
         return self._running.parts.registry.get(journal) if self._running is not None else None
 
     def start(self) -> None:
-        """Start it with empty spools, at the port it had. If it is running, this does nothing."""
+        """Start the broker with empty spools, at its previous port. If it is running, this does nothing."""
         if self._running is not None:
             return
         # A killed broker whose lease has not expired is still a member. With the same name, it would be
@@ -108,7 +108,7 @@ class LocalBroker:
     restart = start
 
     def membership(self, spools: Path) -> BrokerMembership:
-        """Return the settings that make it a member of the cluster."""
+        """Return the settings that make the broker a member of the cluster."""
         return BrokerMembership(self._cluster.keyspace, spools, zone=self.zone, suffix=self.suffix)
 
     def leave(self) -> None:
@@ -118,11 +118,11 @@ class LocalBroker:
 
     @property
     def can_agree(self) -> bool:
-        """Whether it answers the other brokers."""
+        """Whether the broker answers other brokers."""
         return self.is_running
 
     def stop(self) -> None:
-        """Move its journals to other brokers, store its fragments, and end."""
+        """Move the broker's journals to other brokers, store its fragments, and end it."""
         running = self._running
         if running is None:
             return
@@ -135,13 +135,13 @@ class LocalBroker:
         self._cluster.sync()
 
     def end(self) -> None:
-        """End it together with all others, without handing its journals over."""
+        """End the broker together with all others, without handing its journals over."""
         running, self._running = self._running, None
         if running is not None:
             running.stop()
 
     def kill(self) -> None:
-        """End it abruptly, as SIGKILL does. Its spools are lost, and the others take over at once."""
+        """End the broker abruptly, as SIGKILL does. Its spools are lost, and others take over immediately."""
         running, self._running = self._running, None
         if running is not None:
             running.kill()
@@ -166,7 +166,7 @@ class LocalBroker:
             self._running.parts.roll(replica)
 
     def store(self, journal: str) -> None:
-        """Store its closed fragments of a journal before this returns.
+        """Store the broker's closed fragments of a journal before this returns.
 
         Raises:
             OSError: the store failed.
@@ -175,7 +175,7 @@ class LocalBroker:
             replica.persist()
 
     def flush(self, timeout_s: float = HAND_OVER_TIMEOUT_S) -> None:
-        """Close and store the fragments of journals it is primary of.
+        """Close and store the fragments of the journals of which this broker is the primary.
 
         Raises:
             TimeoutError: uploads did not end in time.
@@ -208,7 +208,7 @@ class LocalCluster:
             options: further arguments of ``EmbeddedBroker``, for each broker.
 
         Raises:
-            OptionError: an option is invalid, or is not one of a cluster.
+            OptionError: an option is invalid, or is not allowed for a cluster.
         """
         if "tls" in options:
             raise OptionError("tls", "set", "none: the brokers of a cluster call each other in plain text")
@@ -269,7 +269,7 @@ class LocalCluster:
 
     @property
     def keyspace(self) -> JournalKeyspace:
-        """The stand-in for Etcd of the running cluster."""
+        """Keyspace of the running cluster, which replaces Etcd."""
         if self._keyspace is None:
             raise RuntimeError("the cluster is not running")
         return self._keyspace
@@ -296,7 +296,7 @@ class LocalCluster:
         return self.keyspace.state.slots.get(journal, ())
 
     def primary(self, journal: str) -> LocalBroker:
-        """Return the broker that is primary of a journal.
+        """Return the broker that is the primary of a journal.
 
         Raises:
             LookupError: the journal has no primary.
@@ -344,7 +344,7 @@ class LocalCluster:
     def sync(self) -> None:
         """Make the members of each journal agree if they have changed since they last did, as Gazette does.
 
-        A journal that cannot be synced now, because a member hangs or is cut off, is left as it is.
+        A journal that cannot be synced now, because a member hangs or is cut off, is left unchanged.
         """
         for name in list(self.keyspace.state.slots):
             if self.keyspace.was_synced(name) and not self.keyspace.is_synced(name):
@@ -363,7 +363,7 @@ class LocalCluster:
             _log.warning("sync_failed journal=%s error=%s", journal, error)
 
     def hand_over(self, leaving: LocalBroker) -> None:
-        """Hand a broker's journals over: other brokers join, all agree, and only then does this one leave."""
+        """Hand a broker's journals over: other brokers join, then all agree, and then this one leaves."""
         keyspace = self.keyspace
         # Determine the journals' members without the broker, as the allocator would decide.
         members = keyspace.state.members - {leaving.member}

@@ -1,14 +1,14 @@
-"""A Gazette broker inside this process.
+"""Runs a Gazette broker inside this process.
 
-Its promises:
+The guarantees:
 
 * The Journal service over gRPC as Gazette's own brokers serve it - List, Apply, Read, Append,
   ListFragments, FragmentStoreHealth - so that ``gazctl`` and every Gazette client work against it.
 * Acknowledged changes are durable: specs, revisions, registers, write heads and the bytes not yet in a
-  fragment file survive the end of the process, SIGKILL included, and a power cut - the latter unless
-  ``StorageSettings(fsync=False)``, which is for tests that make many small appends.
-* Fragment files under the root have Gazette's names and codecs; a Gazette broker given the same root
-  lists and reads them, and the other way round.
+  fragment file survive the end of the process, including SIGKILL, and a power cut - the latter not with
+    ``StorageSettings(fsync=False)``, which is for tests that make many small appends.
+* Fragment files under the root have Gazette's names and codecs, so a Gazette broker with the same root
+  lists and reads them, and vice versa.
 * One broker at a time uses a root; a second one is refused.
 * With keys, each call and each HTTP request needs a bearer token that allows it (``authorizer``); only the
   signed URLs of fragments need none. With ``tls``, all ports use TLS. Without keys, everyone who can reach
@@ -31,7 +31,7 @@ from gazette_spark.errors import OptionError
 
 
 class EmbeddedBroker(SingleBroker):
-    """A running broker, or one about to be. Any thread may call anything; a context manager."""
+    """Broker that runs or is about to run. Any thread may call anything. It is a context manager."""
 
     @overload
     @classmethod
@@ -51,7 +51,7 @@ class EmbeddedBroker(SingleBroker):
     ) -> Self | LocalCluster:
         """Start a broker, or a local cluster of brokers that replicate and can be killed one by one.
 
-        ``stop`` ends either; both are context managers.
+        Both are ended by ``stop``, and are context managers.
 
         Args:
             root: directory of the fragment stores and, in ``.gazette``, of the state. It is created if it is
@@ -63,7 +63,7 @@ class EmbeddedBroker(SingleBroker):
                 nor ``tls``.
 
         Raises:
-            OptionError: an option is invalid, or is not one of a cluster.
+            OptionError: an option is invalid, or is not allowed for a cluster.
         """
         if replicas > 2:
             return LocalCluster(root, brokers=replicas, replication=replicas - 1, **options).run()

@@ -1,4 +1,4 @@
-"""A lock that is granted in order of arrival, and whose waiters may give up."""
+"""Provides a lock that is granted in order of arrival, and whose waiters may give up."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FairLock:
 
     @contextmanager
     def turn_if_free(self) -> Iterator[bool]:
-        """Take the turn for the block if it is free, without waiting; yield whether it was."""
+        """Take the turn for the block if it is free, without waiting; yield whether the block has it."""
         with self.turn(lambda: False) as granted:
             yield granted
 

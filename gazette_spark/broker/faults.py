@@ -1,4 +1,4 @@
-"""Faults that a test requests of an embedded broker.
+"""Injects the faults that a test requests of an embedded broker.
 
 ::
 
@@ -69,7 +69,7 @@ class Fault:
         self.released.set()
 
     def fits(self, rpc: str, journal: str) -> bool:
-        """Whether it applies to a call of this method about this journal."""
+        """Return whether the fault applies to a call of this method about this journal."""
         return self.rpc in ("", rpc) and self.journal in ("", journal) and self.times != 0
 
 
@@ -134,14 +134,14 @@ class Faults:
         return self._add(Fault(FRAGMENT, journal, times, http_status=http_status))
 
     def clear(self) -> None:
-        """Withdraw every fault; stalled calls continue."""
+        """Remove all faults. Stalled calls continue."""
         with self._lock:
             faults, self._faults = self._faults, []
         for fault in faults:
             fault.release()
 
     def wait_hit(self, fault: Fault, timeout_s: float, hits: int = 1) -> bool:
-        """Wait until ``hits`` calls met the fault; False at the timeout."""
+        """Wait until the fault has applied to ``hits`` calls; return False at the timeout."""
         with self._lock:
             return self._lock.wait_for(lambda: fault.hits >= hits, timeout_s)
 
@@ -160,7 +160,7 @@ class Faults:
         return taken
 
     def take_path(self, path: str) -> list[Fault]:
-        """Return the faults for the path of a fragment's URL. Of journals ``a`` and ``a/b``, both match."""
+        """Return the faults for the path of a fragment's URL. Journals ``a`` and ``a/b`` may both match."""
         with self._lock:
             names = {fault.journal for fault in self._faults if fault.rpc in ("", FRAGMENT)}
         journal = next((name for name in sorted(names, key=len, reverse=True) if f"{name}/" in path), "")

@@ -1,4 +1,4 @@
-"""The Journal service with faults before and after each call. Only brokers with faults use it."""
+"""Serves the Journal service with faults before and after each call. Only brokers with faults use it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 
 TICK_S = 0.02
-"""Interval between checks whether the client of a held call is still there."""
+"""Seconds between checks whether the client of a held call is still there."""
 
 
 def hold(faults: list[Fault], is_awaited: Callable[[], bool]) -> None:
-    """Apply the delays and stalls of the faults, until the client no longer waits."""
+    """Apply the delays and stalls of the faults, as long as the client waits."""
     for fault in faults:
         remaining_s = fault.delay_s
         while (remaining_s > 0 or fault.stalls) and is_awaited() and not fault.released.wait(TICK_S):

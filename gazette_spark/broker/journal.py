@@ -1,4 +1,4 @@
-"""One journal: its spools, its index, and the threads that append to it, read it and persist it.
+"""Implements one journal: its spools, its index, and the threads that append to it, read it and persist it.
 
 There are two locks. The *fair_lock* orders the writers: the thread that has the turn, of an append or the
 pulse, may write to the current spool and roll it. The *condition* guards what readers see: the spec, the list
@@ -36,8 +36,8 @@ from gazette_spark.protocol.fragments import CoverSet, Fragment
 _log = logging.getLogger(__name__)
 
 MAX_OPEN_SPOOLS = 256
-"""Maximum number of journals with open files, two each: half of the 1,024 files that a process may usually
-have open."""
+"""Maximum number of journals with open files, two each. A process may usually have 1,024 files open, of which
+this is half."""
 
 
 class OpenSpools:
@@ -105,11 +105,11 @@ class ReadSource:
 
 
 class JournalClosedError(GazetteError):
-    """The journal was deleted, or the broker stops. Stays inside the broker."""
+    """The journal was deleted, or the broker stops. Never raised outside the broker."""
 
 
 class LiveJournal:
-    """A journal that a running broker serves. Methods may be called by any thread, as each one says."""
+    """A journal that a running broker serves. Each section says which threads may call its methods."""
 
     def __init__(self, spec: pb.JournalSpec, directory: Path, settings: JournalSettings) -> None:
         self.name = spec.name
@@ -146,7 +146,7 @@ class LiveJournal:
     # -- Appends. The caller has the turn.
 
     def head(self) -> JournalHead:
-        """Return the state that the preconditions of an append are checked against."""
+        """Return the state against which the preconditions of an append are checked."""
         spool, view = self._spool, self._view
         return JournalHead(
             spool_begin=spool.begin,
@@ -187,12 +187,12 @@ class LiveJournal:
         header = SpoolHeader(self.name, offset, codec, registers)
         spool = self._make_spool(header)
         # While the spool is empty, the header preserves write head and registers across a restart. A journal
-        # that has neither needs no file.
+        # without either needs no file.
         if header.begin or header.registers:
             spool.write_header()
             spool.release()
-        # Close its files before it enters the list, because from then on an upload may finish and delete it
-        # at any time.
+        # Close its files before it enters the list, because after that an upload may finish and delete it at
+        # any time.
         old.release()
         with self.changed:
             if old.length:
@@ -233,7 +233,7 @@ class LiveJournal:
         # contain this append, and the cluster has already replaced a broker that it considers dead.
         if self.abandoned:
             raise JournalClosedError
-        # Durable before readable: a reader must not see bytes that a power cut takes back.
+        # Make the commit durable before it is readable: a reader must not see bytes that a power cut removes.
         self._spool.commit_append(registers, self._settings.clock())
         with self.changed:
             self._update_view(same_closed=True)
@@ -246,7 +246,7 @@ class LiveJournal:
             self.roll(offset)
 
     def due_roll(self) -> int | None:
-        """Return the offset at which an empty append would roll a spool that holds anything, or None."""
+        """Return the offset at which an empty append would roll a spool that has content, or None."""
         plan = self.plan(pb.AppendRequest(journal=self.name))
         return plan.roll_to if plan.status == pb.OK and self._spool.length else None
 
@@ -344,19 +344,19 @@ class LiveJournal:
         """List the stores and index their current fragments."""
         with self._listing_lock:
             with self.changed:
-                # From here on, remember uploads: the listing may pass their directory before they are in it.
+                # After this, remember uploads: the listing may pass their directory before they are in it.
                 self._uploaded = []
             listed: list[Fragment] = []
             for url in self.spec.fragment.stores:
                 try:
                     listed.extend(self._stores[url].list(self.name, self._settings.is_journal))
                 except (OSError, ProtocolError) as error:
-                    # Keep the old index. Half a listing would hide fragments, and readers would skip their
-                    # bytes.
+                    # Keep the old index. An incomplete listing would hide fragments, and readers would skip
+                    # their bytes.
                     _log.warning("store_listing_failed journal=%s store=%s error=%s", self.name, url, error)
                     return
-            # In this order each fragment goes to the end of the set, and the widest of those with one begin
-            # comes first.
+            # In this order, each fragment is added at the end of the set, and the longest of those with the
+            # same begin comes first.
             stored = CoverSet.of(sorted(listed, key=lambda fragment: (fragment.begin, -fragment.end)))
             with self.changed:
                 # The listing may have missed fragments that were stored while it ran.
@@ -386,13 +386,13 @@ class LiveJournal:
                     if spool not in self._sealed:
                         continue  # A listing found its bytes in a store and dropped it.
                     content = spool.blocks()
-                # The template of the current spec, as in Gazette: it may have changed since the append.
+                # Use the template of the current spec, as Gazette does. It may have changed since the append.
                 template = self.spec.fragment.path_postfix_template
                 fragment = replace(
                     spool.fragment, path_postfix=render_postfix(template, spool.first_append_time)
                 )
                 try:
-                    # Without the lock: an upload takes long, and reads and appends go on meanwhile.
+                    # The lock is not held: an upload takes long, and reads and appends continue meanwhile.
                     stored = store.put(fragment, encode(content, fragment.codec), fsync=self._settings.fsync)
                 finally:
                     # Do this even after a failure: otherwise every spool that waits for a broken store keeps
@@ -400,14 +400,14 @@ class LiveJournal:
                     with self.changed:
                         spool.release()
                 with self.changed:
-                    # The view changes once, from the spool to the stored fragment: no reader finds a hole.
+                    # The view changes once, from the spool to the stored fragment, so no reader finds a hole.
                     self._stored.add(stored)
                     self._uploaded.append(stored)
                     self._drop_covered()
                     self._update_view()
 
     def close(self) -> None:
-        """End reads and waiting appends; the append that has the turn may still be committed."""
+        """End reads and waiting appends. The append that has the turn may still be committed."""
         self._end(abandon=False)
 
     def abandon(self) -> None:
@@ -428,7 +428,7 @@ class LiveJournal:
         self.route_changed()
 
     def release_idle(self) -> bool:
-        """Close the files until they are needed; False if another thread has the turn and may be writing."""
+        """Close the files until they are needed; return False if another thread has the turn."""
         with self.fair_lock.turn_if_free() as granted:
             if granted:
                 with self.changed:
@@ -459,7 +459,8 @@ class LiveJournal:
         self.changed.notify_all()
 
     def _drop_covered(self) -> None:
-        # A closed spool may go once stored fragments contain its bytes, whoever stored them.
+        # A closed spool may be deleted when stored fragments contain its bytes, regardless of who stored
+        # them.
         for spool in [spool for spool in self._sealed if self._stored.is_covered(spool.begin, spool.end)]:
             self._sealed.remove(spool)
             spool.delete()
@@ -476,7 +477,8 @@ class LiveJournal:
             codec = self.spec.fragment.compression_codec
             return [], self._make_spool(SpoolHeader(self.name, 0, codec, ()))
         *older, current = spools
-        # An older spool is closed, and waits for its upload. An empty one was only the beginning of the next.
+        # An older spool is closed and waits for its upload. An empty one only has the header of the next
+        # spool.
         for spool in older:
             if not spool.length:
                 spool.delete()

@@ -1,10 +1,10 @@
-"""A stand-in for Etcd inside the process: specs of items, members and assignments, with one revision for all.
+"""Replaces Etcd inside the process: specs of items, members and assignments, with one revision for all.
 
 The items of a :class:`Keyspace` are of one kind, which its :class:`ItemKind` describes: here the journals of
 brokers, :data:`~gazette_spark.broker.registry.JOURNALS`. Its members are a cluster. A single embedded broker
 has a separate keyspace. Every change makes a new :class:`KeyspaceState` with the next revision, which is on
-disk before it is in use. Nothing here takes time or fails by itself: leases expire and assignments move when
-a test says so.
+disk before it is in use. Leases expire and assignments move only when a test requests it; nothing here takes
+time or fails by itself.
 
 Each member is notified of a change twice: *before* the change is in use, to open the items that it assigns to
 the member, and *after*, to close those that it takes away. A change and its notifications are one step,
@@ -43,7 +43,7 @@ class KeyspaceState(Generic[S]):
         return make_route(self.slots.get(item, ()))
 
     def items_of(self, member: Member) -> list[str]:
-        """Return the items a member has."""
+        """Return the items that a member has."""
         return [name for name, slots in self.slots.items() if member in slots]
 
 
@@ -58,7 +58,7 @@ class Observer(Protocol[S]):
 
 
 class Keyspace(Generic[S]):
-    """The shared state of a cluster. Any thread may call anything; ``close`` when all members left."""
+    """Shared state of a cluster. Any thread may call anything. Call ``close`` when all members have left."""
 
     def __init__(
         self, root: Path, kind: ItemKind[S], *, fsync: bool, replica_count: Callable[[S], int]
@@ -77,7 +77,8 @@ class Keyspace(Generic[S]):
         self.replica_count = replica_count
         self.changed = threading.Condition()
         self.fills_slots = True
-        """False delays assignments: dead members lose their items, but no member gets new ones."""
+        """Whether free slots are filled. Otherwise dead members lose their items, but no member gets new
+        ones."""
         self._directory = StateDirectory(root)
         self._fsync = fsync
         self._lock = threading.RLock()
@@ -104,7 +105,7 @@ class Keyspace(Generic[S]):
             self._reassign(KeyspaceState(catalog, members, self.state.slots))
 
     def leave(self, member: Member) -> None:
-        """Remove a member and its assignments: its lease expired, or it left in order."""
+        """Remove a member and its assignments, because its lease expired or it left in an orderly way."""
         with self._lock:
             if member in self.state.members:
                 before = self.state
@@ -144,7 +145,7 @@ class Keyspace(Generic[S]):
             return catalog.revision
 
     def wait_for(self, is_reached: Callable[[Catalog[S]], bool], keep_waiting: Callable[[], bool]) -> bool:
-        """Wait until ``is_reached``; False once ``keep_waiting``, checked after :meth:`wake`, is false."""
+        """Wait until ``is_reached``; return False if ``keep_waiting`` is false after a :meth:`wake`."""
         with self.changed:
             while not is_reached(self.state.catalog):
                 if not keep_waiting():
@@ -165,7 +166,7 @@ class Keyspace(Generic[S]):
             self.put_slots({name: promote(self.state.slots.get(name, ()), member)})
 
     def hold_slots(self) -> None:
-        """Assign nothing until :meth:`fill_slots`: a member that leaves leaves a free slot."""
+        """Assign nothing until :meth:`fill_slots`: a member that leaves creates a free slot."""
         with self._lock:
             self.fills_slots = False
 
@@ -216,17 +217,17 @@ class Keyspace(Generic[S]):
     def _take_up(self, after: KeyspaceState[S], names: Collection[str]) -> None:
         before = self.state
         if after.catalog.revision != before.catalog.revision:
-            # It is on disk before any thread can see it, as in Etcd.
+            # The state is on disk before any thread can see it, as in Etcd.
             self._directory.save(after.catalog, fsync=self._fsync)
         observers = list(self._observers.values())
         for observer in observers:
-            # Before the state is in use: a call that finds this member in the new state also finds its
+            # Notify before the state is in use: a call that finds this member in the new state also finds its
             # journal open.
             observer.prepare(before, after, names)
         with self.changed:
             self.state = after
             self.changed.notify_all()
         for observer in observers:
-            # Close items after it: no call finds the member any more, so none requests what it closes.
+            # Close items after the state is in use: no call finds the member any more, so none requests them.
             observer.settle(before, after, names)
         self.wake()

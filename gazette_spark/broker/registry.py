@@ -1,7 +1,7 @@
-"""A broker's journals: those that the keyspace assigns to it, each with its running replica.
+"""Keeps a broker's journals: those that the keyspace assigns to it, each with its running replica.
 
-The keyspace holds specs and assignments; a registry follows it. The spools it opens and closes on disk are in
-a directory that no other broker uses.
+The keyspace has the specs and assignments, and a registry follows it. The spools that it opens are in a
+directory that no other broker uses.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def replica_count(spec: pb.JournalSpec, replication: int | None = None) -> int:
 
 
 class JournalRegistry:
-    """Every journal of one broker. Any thread may call anything.
+    """All journals of one broker. Any thread may call anything.
 
     Like the keyspace's state, the map of journals is replaced as a whole. Threads that have read it before
     keep the old one.
@@ -69,7 +69,7 @@ class JournalRegistry:
         keyspace: JournalKeyspace | None = None,
         spools: Path | None = None,
     ) -> None:
-        """Join the keyspace and open the journals it assigns.
+        """Join the keyspace and open the journals that it assigns.
 
         Args:
             root: directory of the fragment stores.
@@ -90,7 +90,7 @@ class JournalRegistry:
             root, JOURNALS, fsync=settings.fsync, replica_count=lambda _spec: 1
         )
         self._spools = spools or root / STATE_DIRECTORY / "spools"
-        # A lambda, because the catalog in _names is replaced.
+        # Use a lambda, because the catalog in _names is replaced.
         self._settings = replace(settings, is_journal=lambda name: self._names.ever_had(name))  # noqa: PLW0108
         self._live: dict[str, LiveJournal] = {}
         self._dropped: list[LiveJournal] = []
@@ -107,7 +107,7 @@ class JournalRegistry:
                     shutil.rmtree(path, ignore_errors=True)
         except BaseException:
             if self.is_alone:
-                self.keyspace.close()  # Another broker may have the root: this one never started.
+                self.keyspace.close()  # Another broker may use the root, because this one has not started.
             raise
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class JournalRegistry:
 
     @property
     def catalog(self) -> JournalCatalog:
-        """Every journal's spec, whether this broker has it or not."""
+        """Specs of all journals, including those that this broker does not have."""
         return self.keyspace.state.catalog
 
     def get(self, name: str) -> LiveJournal | None:
@@ -123,11 +123,11 @@ class JournalRegistry:
         return self._live.get(name)
 
     def journals(self) -> list[LiveJournal]:
-        """Return every journal that this broker replicates."""
+        """Return all journals that this broker replicates."""
         return list(self._live.values())
 
     def is_primary(self, name: str) -> bool:
-        """Whether this broker is the primary of a journal."""
+        """Return whether this broker is the primary of a journal."""
         slots = self.keyspace.state.slots.get(name, ())
         return bool(slots) and slots[0] == self.member
 
@@ -167,7 +167,7 @@ class JournalRegistry:
     def wait_for(
         self, is_reached: Callable[[JournalCatalog], bool], keep_waiting: Callable[[], bool]
     ) -> bool:
-        """Wait until the catalog satisfies the caller; False if the caller gave up or the broker stops."""
+        """Wait until the catalog satisfies the caller; return False if that gave up or the broker stops."""
 
         def goes_on() -> bool:
             return not self.stopped and keep_waiting()
@@ -208,8 +208,8 @@ class JournalRegistry:
     def prepare(self, before: JournalState, after: JournalState, names: Collection[str]) -> None:
         """Open the journals that are assigned to this broker."""
         live = dict(self._live)
-        # Before the journals open: their listings must already leave out the files of journals that this
-        # change creates.
+        # Set this before the journals open: their listings must already leave out the files of journals that
+        # this change creates.
         self._names = after.catalog
         for name in names:
             if self.member not in after.slots.get(name, ()):
@@ -255,7 +255,7 @@ class JournalRegistry:
 
     def _check(self, spec: pb.JournalSpec) -> None:
         # Check everything that decides where a fragment is stored. Otherwise an append could be acknowledged
-        # that no store can ever accept.
+        # that no store can accept.
         postfix = render_postfix(spec.fragment.path_postfix_template, time.time())
         codec = spec.fragment.compression_codec
         trial = Fragment(spec.name, 0, 1, NO_SUM, codec=codec, path_postfix=postfix)
@@ -265,8 +265,8 @@ class JournalRegistry:
     def _open(self, entry: CatalogEntry[pb.JournalSpec], revision: int) -> LiveJournal:
         # The directory's name is a digest, because a journal's name may be longer than a file's. The revision
         # keeps a journal that is created again from finding the spools of its predecessor. A lone broker
-        # finds its own spools after a restart; a replica that is assigned again must start empty, because the
-        # journal went on without it.
+        # finds its own spools after a restart. A replica that is assigned again must start empty, because the
+        # journal has continued without it.
         serial = entry.create_revision if self.is_alone else revision
         digest = hashlib.sha256(entry.spec.name.encode()).hexdigest()[:32]
         return LiveJournal(entry.spec, self._spools / f"{digest}-{serial}", self._settings)

@@ -1,4 +1,4 @@
-"""Settings of an embedded broker, in groups. Each group is an argument of ``EmbeddedBroker``."""
+"""Defines the settings of an embedded broker, in groups. Each group is an argument of ``EmbeddedBroker``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ THREADS = 512
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """How a broker stores bytes, and names their files.
+    """Settings for storing bytes and naming their files.
 
     Raises:
         OptionError: ``fragment_urls`` is invalid.
@@ -54,12 +54,13 @@ class StorageSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServingSettings:
-    """How a broker serves calls."""
+    """Settings for serving calls."""
 
     min_append_rate: int = MIN_APPEND_RATE
     """Bytes per second that an append has to deliver; 0 lets it stall indefinitely."""
     max_append_rate: int = 0
-    """Maximum bytes per second of appends to a journal, where its spec allows more; 0 is the spec's rate. As
+    """Maximum bytes per second of appends to a journal, where its spec allows more; 0 means the spec's rate.
+    As
     in Gazette, it does not apply to a journal whose spec has no rate."""
     chunk_bytes: int = CHUNK_BYTES
     """Maximum bytes of content in one message of a read."""
@@ -76,12 +77,12 @@ AS_GAZETTE = ServingSettings()
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Where a broker's HTTP gateway is, and whom it serves."""
+    """Settings of a broker's HTTP gateway: its port, and the clients that it serves."""
 
     port: int = 0
-    """Port to listen on; 0 is any free port."""
+    """Port to listen on; 0 for any free port."""
     names: Sequence[str] = ()
-    """Host names by which clients may call it, besides the broker's ``host``, localhost and any address.
+    """Host names by which clients may call it, in addition to its ``host``, localhost and any address.
     Others are refused, because the owner of a web page can make its host name resolve to this machine."""
     serves_without_token: bool = False
     """Serve GET, HEAD and PUT without a token although the broker has keys, as Gazette's gateway does. Then
@@ -101,4 +102,4 @@ class BrokerMembership:
     interceptors: tuple[grpc.ServerInterceptor[Any, Any], ...] = ()
     """gRPC interceptors that each call to the broker passes first."""
     is_reachable: Callable[[Member], bool] = lambda _member: True
-    """Whether a call to another member goes through."""
+    """Whether another member can be called."""

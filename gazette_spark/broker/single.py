@@ -1,4 +1,4 @@
-"""One broker of this process: its parts, their start and their end. Users make an ``EmbeddedBroker``."""
+"""Runs one broker of this process: its parts, their start and their end. Users make an ``EmbeddedBroker``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Options:
 
 
 class SingleBroker:
-    """A running broker, or one about to be. Any thread may call anything; a context manager."""
+    """Broker that runs or is about to run. Any thread may call anything. It is a context manager."""
 
     def __init__(
         self,
@@ -80,18 +80,19 @@ class SingleBroker:
         """Prepare a broker; entering it, or :meth:`run`, runs it.
 
         Args:
-            root: directory of the fragment stores and, in ``.gazette``, of the broker's state. Made if
-                it does not exist.
-            port: port to listen on; 0 is any free port.
+            root: directory of the fragment stores and, in ``.gazette``, of the broker's state. It is created
+            if it is
+                missing.
+            port: port to listen on; 0 for any free port.
             host: address to listen on.
             storage: how bytes are stored.
             serving: how calls are served.
-            gateway: where the HTTP gateway is; None: no gateway.
+            gateway: settings of the HTTP gateway; None for no gateway.
             auth_keys: keys with which bearer tokens are verified, in the form of ``BROKER_AUTH_KEYS``; None
                 allows everything to every call.
-            tls: certificate for gRPC and HTTP; None is plain text.
+            tls: certificate for gRPC and HTTP; None for plain text.
             faults: faults that a test requests.
-            membership: settings of a cluster; None is a cluster of one.
+            membership: settings of a cluster; None for a cluster of one.
 
         Raises:
             OptionError: ``auth_keys`` is invalid.
@@ -170,7 +171,7 @@ class SingleBroker:
 
 
 class BrokerRuntime:
-    """Everything a running broker owns. For the modules beside this one."""
+    """Parts of a running broker, for the modules beside this one."""
 
     def __init__(self, broker: SingleBroker, options: _Options) -> None:
         membership = options.membership
@@ -243,7 +244,7 @@ class BrokerRuntime:
     def _service(self, broker: SingleBroker, identity: BrokerIdentity, options: _Options) -> ServiceContext:
         url_of: UrlOf = file_url
         if options.storage.fragment_urls != "file":
-            # A new key for each start: URLs of an earlier broker are not valid any more.
+            # Each start makes a new key, so URLs of an earlier broker are no longer valid.
             signer = UrlSigner(secrets.token_bytes(32))
             answers = FragmentServer(broker.root, signer, options.faults)
             self.fragments = HttpServer(answers, broker.host, 0, option="fragments", tls=_ssl(options))
@@ -264,12 +265,13 @@ class BrokerRuntime:
         )
 
     def _on_sealed(self, journal: LiveJournal) -> None:
-        # All replicas have the same fragment. The primary stores it, and the others only if it does not.
+        # All replicas have the same fragment. The primary stores it, and the others store it only if the
+        # primary does not.
         if journal.first_store is not None and self.registry.is_primary(journal.name):
             self.persister.upload(journal)  # Another replica's turn comes with its next pulse.
 
     def flush(self, timeout_s: float) -> None:
-        """Close the spools this broker is the primary of, and wait until the stores hold them."""
+        """Close the spools of which this broker is the primary, and wait until the stores have them."""
         for journal in self.registry.journals():
             head = journal.head()
             if head.spool_end > head.spool_begin and self.registry.is_primary(journal.name):
@@ -283,7 +285,7 @@ class BrokerRuntime:
                 raise OSError(f"journal {journal.name} is not stored: {problem}")
 
     def agree(self, journal: LiveJournal, *, roll: bool = False) -> None:
-        """Have all replicas of a journal agree, if this broker is the primary.
+        """Make all replicas of a journal agree, if this broker is the primary.
 
         Raises:
             ReplicationError: a replica is lost.
@@ -298,7 +300,7 @@ class BrokerRuntime:
                 journal.roll()
 
     def roll(self, journal: LiveJournal) -> None:
-        """Close the journal's spool at every replica, if it holds anything.
+        """Close the journal's spool at every replica, if it has content.
 
         Raises:
             ReplicationError: a replica is lost.
@@ -306,7 +308,7 @@ class BrokerRuntime:
         self.agree(journal, roll=True)
 
     def kill(self) -> None:
-        """End everything at once, as far as a thread can: nothing more is answered or committed."""
+        """End everything immediately, as far as a thread can: nothing more is answered or committed."""
         self.registry.abandon()
         self._end(grace_s=None)
 
@@ -319,7 +321,7 @@ class BrokerRuntime:
         for http in (self.gateway, self.fragments):
             if http is not None:
                 http.stop()
-        # First end the calls to other brokers, for which threads of this broker may be waiting.
+        # First end the calls to other brokers, because threads of this broker may be waiting for them.
         self.replicator.close()
         self.peers.close()
         self.server.stop(grace_s).wait()

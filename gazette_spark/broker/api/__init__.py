@@ -1,1 +1,1 @@
-"""The calls that a broker answers: list, apply, append, read, fragments."""
+"""Answers a broker's calls: list, apply, append, read, fragments."""

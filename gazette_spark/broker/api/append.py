@@ -1,4 +1,4 @@
-"""The Append RPC: take a stream of chunks, and commit all of it or nothing."""
+"""Serves the Append RPC: takes a stream of chunks, and commits all of it or nothing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def append(
                 raise JournalClosedError
         return response
     finally:
-        # Close in any case, or the thread that reads messages would wait for the next one.
+        # Close the messages in any case. Otherwise the thread that reads them would wait for the next one.
         messages.close()
 
 
@@ -77,7 +77,7 @@ def _attempt(
     call: ServedCall,
 ) -> pb.AppendResponse | None:
     """Serve the append with the journal's current members; None if they changed before content was taken."""
-    # First find the broker that serves the append: only the primary, because one broker has to decide the
+    # First find the broker that serves the append. Only the primary may, because one broker has to decide the
     # order.
     may_proxy = not request.do_not_proxy
     resolved = resolve(context, request.journal, call.claims, need_primary=True, may_proxy=may_proxy)
@@ -91,7 +91,8 @@ def _attempt(
     if resolved.status != pb.OK:
         return _refusal(context, request.journal, resolved.status)
     assert resolved.spec is not None
-    # With fewer replicas than the spec asks for, an acknowledged append could be lost with a single broker.
+    # With fewer replicas than the spec requires, the loss of a single broker could lose an acknowledged
+    # append.
     if sum(member is not None for member in resolved.slots) < context.registry.keyspace.replica_count(
         resolved.spec
     ):
@@ -101,8 +102,8 @@ def _attempt(
         return proxy_append(context, request, resolved, messages, call)
     # A client that leaves while its append waits for the turn must not keep its place in the queue.
     call.wake_when_over(journal.wake)
-    # Appends to a journal are made one at a time, in the order of their arrival. So their bytes are never
-    # mixed, and a client that sends slowly delays those behind it, not only itself: hence the minimum rate.
+    # Appends to a journal are made one at a time, in the order of their arrival, so their bytes are never
+    # mixed. A client that sends slowly also delays those behind it, which is the reason for the minimum rate.
     with journal.fair_lock.turn(lambda: call.is_awaited() and not journal.closed) as granted:
         # The wait may have taken long, so check everything again that could have changed.
         if context.registry.stopped or not call.is_awaited():
@@ -114,7 +115,7 @@ def _attempt(
 
 
 def _refusal(context: ServiceContext, journal: str, status: int, problem: str = "") -> pb.AppendResponse:
-    # A caller that may not know of a journal must not see its route either.
+    # A caller that may not see a journal must not see its route either.
     header = context.header(None if status == pb.JOURNAL_NOT_FOUND else journal)
     return pb.AppendResponse(status=pb.Status.Name(status), header=header, store_health_error=problem)
 
@@ -155,7 +156,7 @@ class _AppendTurn:
         # Below, this thread waits for replicas. If one of them hangs, only the end of the call ends the wait.
         self._call.wake_when_over(self._give_up)
         try:
-            # The replicas agree first. One of them may hold a commit of an earlier primary; agreeing on it
+            # The replicas agree first. One of them may have a commit of an earlier primary. Agreeing on it
             # moves the write head and the registers, against which the preconditions are checked.
             if not self._context.replicator.prepare(journal, self._resolved.slots):
                 return None
@@ -186,8 +187,8 @@ class _AppendTurn:
             if not self._resolved.is_current(self._context):
                 return None
 
-            # From here on, content is read from the stream and cannot be read a second time: the append
-            # commits or fails.
+            # After this, content is read from the stream and cannot be read a second time: the append commits
+            # or fails.
             txn = journal.start_append(plan)
             committed: CommittedAppend | None = None
             try:
@@ -206,8 +207,8 @@ class _AppendTurn:
             if self._patience is not None:
                 self._patience.cancel()
 
-        # The range of this append alone, with the SHA-1 of its bytes, by which a client recognises its own
-        # append. The fragment that it became a part of has another range and sum.
+        # This is the range of this append alone, with the SHA-1 of its bytes, by which a client recognises
+        # it. The fragment that contains the append has another range and sum.
         extent = (committed.begin, committed.end, committed.sum, committed.codec)
         response = pb.AppendResponse(
             status=pb.OK,
@@ -262,18 +263,18 @@ class _AppendTurn:
         if ignore_age and head.spool_end > head.spool_begin:
             journal.roll()
             journal.persist()
-        # How far the journal can be suspended follows from what is stored: fully if there is nothing,
+        # The stored fragments determine how far the journal can be suspended: fully if there are none,
         # partially if no broker is needed for any byte.
         fragments = [(fragment.end, fragment.mod_time) for fragment in journal.view.fragments()]
         reachable = append_fsm.suspend_level(fragments, journal.spec, ignore_age=ignore_age, now=time.time())
         level = journal.spec.suspend.level
-        if reachable > level:  # A journal that is suspended further already stays so.
+        if reachable > level:  # A journal that is suspended further stays so.
             self._context.registry.set_suspension(journal.name, reachable, begin)
         return max(level, reachable) != _Suspend.NONE
 
     def _stage(self, txn: AppendTxn, messages: MessageSource[pb.AppendRequest]) -> None:
         """Stage the stream's content; raise unless the client means to commit it."""
-        # Content is written where it belongs as it arrives, behind the committed bytes, so an append of any
+        # Content is written to its final place as it arrives, behind the committed bytes, so an append of any
         # size takes little memory. Readers do not see it, and a roll-back only moves the end back.
         state = StreamState.CONTENT
         rate = MinRate.start(self._context.min_append_rate, time.monotonic())
@@ -314,18 +315,19 @@ class _AppendTurn:
         """Wait until the journal's maximum rate has room for a chunk."""
         journal, now = self._journal, time.monotonic()
         rate = effective_max_rate(journal.spec.max_append_rate, self._context.max_append_rate)
-        # The credit belongs to the journal, not to the append, or many small appends could exceed the rate.
+        # The credit belongs to the journal, not to the append. Otherwise many small appends could exceed the
+        # rate.
         journal.max_rate, seconds = journal.max_rate.at_time(now, rate).take(size)
         self._delayed += bool(seconds)
         while (remaining_s := now + seconds - time.monotonic()) > 0:
-            # A chunk may be held back for long: nobody may be waiting for it any more.
+            # A chunk may be delayed for long, and its client may be gone by then.
             if journal.closed or not self._call.is_awaited():
                 raise _aborted(append_fsm.UNEXPECTED_EOF)
             time.sleep(min(remaining_s, TICK_S))
 
     def _commit(self, txn: AppendTxn) -> CommittedAppend:
-        # Set the flag before looking at the client. In the other order, a client that leaves in between would
-        # have its replicas cut off in the middle of the commit.
+        # Set the flag before checking the client. Otherwise the replicas of a client that leaves in between
+        # would be cut off in the middle of the commit.
         self._is_committing = True
         if not self._call.is_awaited():
             raise _aborted(append_fsm.UNEXPECTED_EOF)

@@ -1,6 +1,6 @@
-"""The rules of an append: its preconditions, the shape of its stream, its rolls, its registers.
+"""Decides about an append: its preconditions, the shape of its stream, its rolls, its registers.
 
-This module only decides; ``broker.api.append`` acts on the decisions.
+This module only decides. ``broker.api.append`` carries out the decisions.
 
 An append goes through these steps, and stops at the first that refuses it::
 
@@ -37,7 +37,7 @@ class StreamEvent(Enum):
     MARKER = auto()
     """A message whose fields are all empty: the client wants to commit."""
     FOREIGN = auto()
-    """A message that sets anything but content."""
+    """A message that sets something other than content."""
     MIXED = auto()
     """A message that sets content and something else."""
     HALF_CLOSE = auto()
@@ -102,8 +102,8 @@ class AppendPlan:
 
 
 def plan_append(head: JournalHead, spec: pb.JournalSpec, request: pb.AppendRequest, now: float) -> AppendPlan:
-    """Check the preconditions of an append, in Gazette's order, and say whether the spool rolls."""
-    # Check the registers first: a writer that was fenced must learn that, whatever else is wrong.
+    """Check the preconditions of an append, in Gazette's order, and decide whether the spool rolls."""
+    # Check the registers first: a fenced writer must get that error, even if something else is wrong.
     if request.HasField("check_registers") and not registers_match(head.registers, request.check_registers):
         return AppendPlan(pb.REGISTER_MISMATCH)
     # A resumed journal continues where it was suspended, even if its new brokers have not listed all of its
@@ -126,10 +126,10 @@ def plan_append(head: JournalHead, spec: pb.JournalSpec, request: pb.AppendReque
 
 
 def should_roll(head: JournalHead, spec: pb.JournalSpec, now: float) -> bool:
-    """Whether the spool has to be closed before the next append's content.
+    """Return whether the spool has to be closed before the next append's content.
 
-    An empty spool rolls only to adopt a changed codec. The first spool of a journal rolls at once, so
-    a journal's first append is a separate fragment.
+    An empty spool rolls only to adopt a changed codec. The first spool of a journal rolls immediately, so a
+    journal's first append is a separate fragment.
     """
     length = head.spool_end - head.spool_begin
     if length == 0:
@@ -144,42 +144,42 @@ def should_roll(head: JournalHead, spec: pb.JournalSpec, now: float) -> bool:
 
 
 def crossed_flush_boundary(first_append_time: float, now: float, interval_ns: int) -> bool:
-    """Whether a boundary of the uniform UTC segments lies between the two Unix times."""
+    """Return whether a boundary of the uniform UTC segments lies between the two Unix times."""
     if interval_ns <= 0:
         return False
     return int(first_append_time * 1e9) // interval_ns != int(now * 1e9) // interval_ns
 
 
 def is_writable(spec: pb.JournalSpec) -> bool:
-    """Whether the journal's flags admit appends with content."""
+    """Return whether the journal's flags allow appends with content."""
     return spec.flags != pb.JournalSpec.O_RDONLY
 
 
 def is_readable(spec: pb.JournalSpec) -> bool:
-    """Whether the journal's flags admit reads."""
+    """Return whether the journal's flags allow reads."""
     return spec.flags != pb.JournalSpec.O_WRONLY
 
 
 def may_carry_content(spec: pb.JournalSpec, request: pb.AppendRequest) -> bool:
-    """Whether content is allowed: not on a read-only journal, nor on an append that suspends or keeps."""
+    """Return whether content is allowed: not in a read-only journal, nor in one that suspends or keeps."""
     suspends = (pb.AppendRequest.SUSPEND_RESUME, pb.AppendRequest.SUSPEND_NO_RESUME)
     return is_writable(spec) and request.suspend in suspends
 
 
 def registers_match(registers: pb.LabelSet, selector: pb.LabelSelector) -> bool:
-    """Whether the registers admit the append. Empty registers match every selector."""
-    # Registers are lost with the last replica. If empty registers did not match, no client could append any
-    # more.
+    """Return whether the registers allow the append. Empty registers match every selector."""
+    # Registers are lost with the last replica. If empty registers did not match, all later appends would be
+    # refused.
     return not registers.labels or labels.selector_matches(selector, registers)
 
 
 def next_registers(registers: pb.LabelSet, request: pb.AppendRequest) -> pb.LabelSet:
-    """Return the registers after the append: subtract first, then union, whose names replace."""
+    """Return the registers after the append: first subtract, then set those of the union."""
     return labels.union(request.union_registers, labels.subtract(registers, request.subtract_registers))
 
 
 def modifies_registers(request: pb.AppendRequest) -> bool:
-    """Whether the append requests a change of the registers."""
+    """Return whether the append requests a change of the registers."""
     return request.HasField("union_registers") or request.HasField("subtract_registers")
 
 
@@ -214,11 +214,11 @@ def suspend_step(level: int, request: pb.AppendRequest) -> SuspendStep:
 def suspend_level(
     fragments: list[tuple[int, int]], spec: pb.JournalSpec, *, ignore_age: bool, now: float
 ) -> int:
-    """Say how far a journal can be suspended.
+    """Return how far a journal can be suspended.
 
     Args:
-        fragments: (end, mod_time) of every fragment of the index, in order; mod_time 0 is not persisted.
-        spec: the journal's spec; a fragment younger than its flush interval (or a day) holds it back.
+        fragments: (end, mod_time) of every fragment of the index, in order; mod_time 0 means not persisted.
+        spec: the journal's spec. A fragment younger than its flush interval (or a day) prevents a suspension.
         ignore_age: whether the age of the last fragment does not matter.
         now: Unix seconds.
 

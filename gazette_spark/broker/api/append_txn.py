@@ -1,4 +1,4 @@
-"""One append's bytes, from the check of its preconditions to its commit."""
+"""Stages and commits one append's bytes, after the check of its preconditions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gazette_spark.broker.storage.commit_log import Registers, label_set_of, reg
 from gazette_spark.protocol import protocol_pb2 as pb
 
 GATHER_BYTES = 1 << 18
-"""Number of bytes to gather before staging them: clients send pieces of 32 KiB, and one write for each is
-slow."""
+"""Number of bytes to gather before staging them. Clients send pieces of 32 KiB, and one
+write for each would be slow."""
 
 
 class StagingJournal(Protocol):
@@ -36,7 +36,7 @@ class StagingJournal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommittedAppend:
-    """Place of an append's bytes."""
+    """Range and sum of an append's bytes."""
 
     begin: int
     end: int
@@ -107,7 +107,7 @@ class AppendTxn:
             log = self._pipeline
             (log.commit_append if log is not None else self._journal.commit_staged)(after)
         elif self._pipeline is not None:
-            # An empty append is a barrier: its answer promises that all replicas hold everything before it.
+            # An empty append is a barrier: its answer promises that all replicas have everything before it.
             self._pipeline.barrier()
         end = self.begin + self.size
         return CommittedAppend(self.begin, end, self._sum.digest(), self._codec, label_set_of(after))

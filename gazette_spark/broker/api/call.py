@@ -1,4 +1,4 @@
-"""Shared by the handlers of all RPCs: the broker's parts, a call, and the broker that serves the call."""
+"""Provides what the handlers of all RPCs share: the broker's parts, a call, and the broker that serves it."""
 
 from __future__ import annotations
 
@@ -116,11 +116,11 @@ def resolve_route(
     """Find the broker that serves a call, with Gazette's order of refusals.
 
     Args:
-        spec: the journal's; None if there is no such journal, or the caller may not know of it.
+        spec: the journal's; None if there is no such journal, or the caller may not see it.
         slots: the journal's members.
         local: this broker.
         need_primary: whether only the primary can serve it.
-        may_proxy: whether this broker may ask another one on the caller's behalf.
+        may_proxy: whether this broker may call another one for the caller.
     """
     if spec is None:
         return RouteDecision(pb.JOURNAL_NOT_FOUND, make_route(()), None)
@@ -137,8 +137,8 @@ def resolve_route(
         return RouteDecision(pb.INSUFFICIENT_JOURNAL_BROKERS, route, None)
     target = primary
     if not need_primary:
-        # Prefer this broker, then one of its zone. Among equals take the last slot: slot 0 has the appends to
-        # serve.
+        # Prefer this broker, then one of its zone. Among equals take the last slot, because slot 0 has to
+        # serve the appends.
         target = min(reversed(members), key=lambda member: (member != local, member.zone != local.zone))
     if target != local and not may_proxy:
         status = pb.NOT_JOURNAL_PRIMARY_BROKER if need_primary else pb.NOT_JOURNAL_BROKER
@@ -162,7 +162,7 @@ class Resolved:
     """The broker to proxy to, if another one does."""
 
     def is_current(self, context: ServiceContext) -> bool:
-        """Whether the journal still has these members, and this broker still has this replica."""
+        """Return whether the journal still has these members, and this broker still has this replica."""
         if self.spec is None:
             return False
         name = self.spec.name
@@ -178,7 +178,7 @@ def resolve(
     need_primary: bool = False,
     may_proxy: bool = False,
 ) -> Resolved:
-    """Find the broker that serves a call; the name may carry a ``;meta`` suffix.
+    """Find the broker that serves a call; the name may have a ``;meta`` suffix.
 
     A journal that the claims do not cover is answered as if it did not exist.
 
@@ -204,7 +204,7 @@ def resolve(
 
 
 def await_revision(context: ServiceContext, revision: int, call: ServedCall) -> bool:
-    """Wait until the broker has reached a revision; False if the client gave up first."""
+    """Wait until the broker has reached a revision; return False if the client gave up first."""
     registry = context.registry
     if registry.catalog.revision >= revision:
         return True
@@ -215,10 +215,10 @@ def await_revision(context: ServiceContext, revision: int, call: ServedCall) -> 
 def await_request(
     context: ServiceContext, request: pb.ReadRequest | pb.AppendRequest, call: ServedCall
 ) -> bool:
-    """Check a proxied request's header, and wait for the revision the request asks for.
+    """Check a proxied request's header, and wait for the revision that the request requires.
 
     Raises:
-        ProtocolError: another broker sent it here by mistake.
+        ProtocolError: another broker sent the request to this one by mistake.
     """
     revision = request.min_etcd_revision
     if request.HasField("header"):

@@ -1,4 +1,4 @@
-"""Flow control of appends: the minimum rate of a client, and the maximum rate of a journal.
+"""Controls the flow of appends: the minimum rate of a client, and the maximum rate of a journal.
 
 While a client owns the journal, it has a credit, which begins at one second's worth of the minimum rate. The
 credit falls as time passes and rises with delivered bytes, but never above that one second's worth. At zero
@@ -54,11 +54,11 @@ class MinRate:
 
 
 def effective_max_rate(of_journal: int, of_broker: int) -> int:
-    """Return a journal's maximum rate in bytes per second; 0 is unlimited.
+    """Return a journal's maximum rate in bytes per second; 0 means unlimited.
 
     The broker's limit lowers a journal's limit, but does not apply to a journal without one.
     """
-    # As in Gazette, where the broker's flag is a cap on limits, not a limit.
+    # As in Gazette, the broker's flag only lowers limits, and is not a limit itself.
     if of_journal and of_broker:
         return min(of_journal, of_broker)
     return of_journal
@@ -69,7 +69,7 @@ class MaxRate:
     """Credit of a journal with the maximum rate ``rate``, in bytes per second. It outlives appends."""
 
     rate: int
-    """Bytes per second; 0 is unlimited."""
+    """Bytes per second; 0 means unlimited."""
     balance: float
     at: float
     """Clock at the last update, in seconds."""
@@ -81,7 +81,8 @@ class MaxRate:
 
     def at_time(self, now: float, rate: int) -> MaxRate:
         """Add credit for the time since the last update, up to the maximum; adopt the current rate."""
-        # A changed spec starts afresh: credit that was earned at another rate says nothing about this one.
+        # After a change of the spec, begin again: credit that was earned at another rate is not valid for
+        # this one.
         if rate != self.rate:
             return MaxRate.start(rate, now)
         earned = self.balance + (now - self.at) * rate
@@ -91,8 +92,9 @@ class MaxRate:
         """Pay for a chunk.
 
         Returns:
-            The balance after it, and the seconds to delay the chunk until it is paid; 0 lets it pass. A
-            delayed chunk is paid by that time, regardless of its size.
+            The balance after it, and the seconds to delay the chunk until it is paid; 0 for no delay. A
+            delayed chunk is
+                paid by that time, regardless of its size.
         """
         if not self.rate or size <= self.balance:
             return replace(self, balance=self.balance - size if self.rate else 0.0), 0.0

@@ -1,4 +1,4 @@
-"""The ListFragments and FragmentStoreHealth RPCs."""
+"""Serves the ListFragments and FragmentStoreHealth RPCs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gazette_spark.protocol.requests import (
 )
 
 DEFAULT_PAGE = 1000
-"""Number of fragments of a page if the request does not set it."""
+"""Default number of fragments in a page."""
 
 
 def list_fragments(
@@ -48,7 +48,7 @@ def list_fragments(
 
 
 def page_of(fragments: Iterable[Fragment], request: pb.FragmentsRequest) -> tuple[list[Fragment], int]:
-    """Select the page a request asks for, and the token of the next one (0 after the last)."""
+    """Return the page that a request asks for, and the token of the next one (0 after the last)."""
     limit = request.page_limit or DEFAULT_PAGE
     page: list[Fragment] = []
     for fragment in fragments:

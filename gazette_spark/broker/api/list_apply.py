@@ -1,4 +1,4 @@
-"""The List and Apply RPCs."""
+"""Serves the List and Apply RPCs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gazette_spark.protocol.requests import validate_apply_request, validate_lis
 from gazette_spark.protocol.tokens import Claims
 
 JOURNALS_PER_MESSAGE = 25
-"""Gazette's own page size; more would be allowed."""
+"""Number of journals in a message, as in Gazette. More would be allowed."""
 
 
 def list_journals(
@@ -50,7 +50,7 @@ def _watch(
     while call.is_awaited():
         state = registry.keyspace.state
         entries = state.catalog.select(*selectors)
-        # Gazette's own rule: a change of routes alone sends nothing.
+        # As in Gazette, a change of routes alone sends nothing.
         mark = (len(entries), max((entry.mod_revision for entry in entries), default=0))
         if mark != sent:
             sent = mark
@@ -96,8 +96,8 @@ def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Serve
     """Serve one transaction: all changes, or no change."""
     validate_apply_request(request)
 
-    # The keyspace calls this with the catalog to which the changes apply, so nothing changes between check
-    # and change.
+    # The keyspace calls this with the catalog to which the changes apply, so that nothing changes between
+    # check and change.
     def check(catalog: JournalCatalog) -> None:
         for change in request.changes:
             entry = catalog.items.get(JOURNALS.changed(change))
@@ -122,23 +122,21 @@ def _check_stores(
     its directory as its content. The caller's claims may not cover the other journal.
 
     Raises:
-        UnauthenticatedError: with the journal's name and the store.
+        UnauthenticatedError: a store is refused. The error names the journal and the store.
     """
     store_of = cache(lambda url: open_store(root, url))
     journal_of_directory: dict[str, str] = {}
     for entry in catalog.items.values():
         if not covers(claims, entry.spec):
             for url in entry.spec.fragment.stores:
-                with suppress(
-                    ProtocolError
-                ):  # The spec is older than the check of stores, so there are no fragments.
+                with suppress(ProtocolError):  # The spec is older than this check, so it has no fragments.
                     journal_of_directory[store_of(url).directory(entry.spec.name)] = entry.spec.name
     for change in changes:
         for url in change.upsert.fragment.stores:
             name, directory = change.upsert.name, store_of(url).directory(change.upsert.name)
             for other_directory, other in journal_of_directory.items():
-                # In the same place, a name below another one is fine, because listings leave out other
-                # journals.
+                # If the directories are nested like the names, the stores do not conflict, because listings
+                # leave out other journals.
                 is_nested = _is_nested_alike((name, directory), (other, other_directory))
                 path, other_path = f"{directory}/", f"{other_directory}/"
                 if (path.startswith(other_path) or other_path.startswith(path)) and not is_nested:
@@ -147,7 +145,7 @@ def _check_stores(
 
 
 def _is_nested_alike(one: tuple[str, str], other: tuple[str, str]) -> bool:
-    """Whether two directories are nested in the same way as their journals' names."""
+    """Return whether two directories are nested in the same way as their journals' names."""
     (name, directory), (other_name, other_directory) = one, other
     if len(directory) < len(other_directory):
         return other_name == name + other_directory.removeprefix(directory)

@@ -20,7 +20,7 @@ LOOK_AHEAD = 8
 
 
 class NoMessage(Enum):
-    """Reason for a missing message."""
+    """Reason why there is no message."""
 
     END = auto()
     """The client closed its side."""
@@ -34,7 +34,7 @@ class MessageSource(Protocol[_T_co]):
     """The messages of a call, each with a time limit. Any thread may call it, one at a time."""
 
     def take(self, timeout_s: float) -> _T_co | NoMessage:
-        """Return the next message, or the reason why none came before the timeout."""
+        """Return the next message, or the reason why none arrived in time."""
 
     def close(self) -> None:
         """Stop reading messages."""
@@ -54,7 +54,7 @@ class MessagePump(Generic[_T]):
         return f"MessagePump(waiting={len(self._waiting)}, end={self._end})"
 
     def take(self, timeout_s: float) -> _T | NoMessage:
-        """Return the next message, or the reason why none came before the timeout."""
+        """Return the next message, or the reason why none arrived in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._end is not None, timeout_s)
             if not self._waiting:

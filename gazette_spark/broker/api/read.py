@@ -1,4 +1,4 @@
-"""The Read RPC: metadata, then content, fragment after fragment."""
+"""Serves the Read RPC: metadata, then content, for one fragment after the other."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: ServedCall) -> 
     responses = ReadHandler(
         request, journal, context.chunk_bytes, call.is_awaited, context.url_of
     ).responses()
-    # The header belongs to the first message only; Gazette's clients refuse it in later ones.
+    # Only the first message may have the header. Gazette's clients refuse it in later ones.
     for first in responses:
         first.header.CopyFrom(header)
         yield first
@@ -106,6 +106,6 @@ class ReadHandler:
                 # request; resolving it again would skip what was appended meanwhile.
                 source = self.journal.serve(source.position.offset, self.request.begin_mod_time)
         except JournalClosedError:
-            # A clean end of the stream makes the client continue at another broker.
+            # A stream that ends cleanly makes the client continue at another broker.
             return None
         return source

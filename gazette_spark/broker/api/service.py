@@ -1,7 +1,7 @@
-"""The gRPC service of the embedded broker: handlers, and the status of each error.
+"""Implements the gRPC service of the embedded broker: handlers, and the status of each error.
 
-Gazette answers broken rules and failures with gRPC UNKNOWN and a bare text, and so does this broker:
-Go tools then print the familiar messages.
+Gazette answers invalid requests and failures with gRPC UNKNOWN and a bare text, and so does this broker, so
+that Go tools print the familiar messages.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class JournalService(pb_grpc.JournalServicer):
     """Serves ``protocol.Journal``. gRPC calls it from its pool's threads.
 
     Each call occupies a thread, and reads and watches may last indefinitely. At most ``max_streams`` of them
-    run at a time. The next one gets an error that says to retry later, so that threads are left for appends.
-    Each client gets only a part of all threads and streams, so that others are also served.
+    run at a time. Others get an error that tells the client to retry later, so that threads are left for
+    appends. Each client gets only a part of all threads and streams, so that others are also served.
     """
 
     def __init__(self, context: ServiceContext, threads: int, max_streams: int) -> None:

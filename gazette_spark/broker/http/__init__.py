@@ -1,1 +1,1 @@
-"""A broker's HTTP side: the gateway to its journals, and its fragment files by signed URLs."""
+"""Serves a broker's HTTP requests: the gateway to its journals, and its fragment files at signed URLs."""

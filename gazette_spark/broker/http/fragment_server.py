@@ -1,6 +1,6 @@
 """Serves stored fragments at signed URLs, as an object store does.
 
-A file is sent as it is stored. Those of GZIP_OFFLOAD_DECOMPRESSION carry ``Content-Encoding: gzip``; for a
+A file is sent as it is stored. Those of GZIP_OFFLOAD_DECOMPRESSION have ``Content-Encoding: gzip``; for a
 client that does not accept gzip they are decompressed, as some stores do.
 """
 
@@ -31,7 +31,7 @@ def find_file(root: Path, path: str) -> Path | None:
     parts = path.split("/")
     if "\0" in path or any(part in ("", ".", "..") for part in parts) or parts[0] == STATE_DIRECTORY:
         return None
-    # Links are followed before the comparison, as everywhere below the root.
+    # Follow links before the comparison, as everywhere below the root.
     real_root, file = os.path.realpath(root), Path(os.path.realpath(root / path))
     if not file.is_relative_to(real_root) or STATE_DIRECTORY in file.relative_to(real_root).parts:
         return None
@@ -42,14 +42,14 @@ def takes_gzip(accept_encoding: str) -> bool:
     """Return whether a client with this ``Accept-Encoding`` accepts gzip."""
     for part in accept_encoding.lower().split(","):
         coding, _, parameters = part.strip().partition(";")
-        # A quality of 0 is a refusal, in all of its spellings.
+        # A quality of 0, in any spelling, is a refusal.
         if coding.strip() in ("gzip", "*"):
             return not re.fullmatch(r"q=0(\.0*)?", parameters.strip())
     return False
 
 
 class FragmentServer:
-    """Answers requests for fragments. Any thread."""
+    """Answers requests for fragments. Any thread may call it."""
 
     def __init__(self, root: Path, signer: UrlSigner, faults: Faults | None = None) -> None:
         self._root = root
@@ -66,8 +66,8 @@ class FragmentServer:
             return
         path = unquote(exchange.path).removeprefix("/")
         try:
-            # Check this before looking at the file, so that nobody without a signature learns which files
-            # exist.
+            # Check this before looking at the file, so that a client without a signature does not learn which
+            # files exist.
             self._signer.check(path, exchange.query)
         except (SignatureError, ValueError) as error:
             exchange.answer(HTTPStatus.FORBIDDEN, str(error))
@@ -103,7 +103,7 @@ def _send(exchange: Exchange, file: BinaryIO, *, offloaded: bool) -> None:
     # A signed URL expires, so no cache may keep its content.
     headers = {"Content-Type": "application/octet-stream", "Cache-Control": "private, no-store"}
     has_body = exchange.method != "HEAD"
-    # Object stores that decompress do so for such clients. A client must cope with both forms.
+    # Some object stores decompress for such clients. A client must be able to read both forms.
     if offloaded and not takes_gzip(exchange.headers.get("accept-encoding", "")):
         exchange.begin(HTTPStatus.OK, headers)
         for piece in decode_fragment(file, pb.GZIP) if has_body else ():

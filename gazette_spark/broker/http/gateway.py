@@ -1,10 +1,10 @@
-"""The HTTP gateway: journals by ``curl``, and List and Read as JSON.
+"""Serves the HTTP gateway: journals for ``curl``, and List and Read as JSON.
 
 ======================================  ==================================================
 ``GET /{journal}?offset=N&block=bool``  a read; the body is content until the read ends
 ``HEAD /{journal}?...``                 its headers only
 ``PUT /{journal}``                      one append of the body
-``POST /v1/journals/list``, ``/read``   the request as proto-JSON; a line of JSON an answer
+``POST /v1/journals/list``, ``/read``   request as proto-JSON; a line of JSON per answer
 ======================================  ==================================================
 
 Statuses, headers and the trailer ``X-Close-Error`` are Gazette's. If the broker has keys, every request needs
@@ -63,7 +63,7 @@ _UNKNOWN_CODE, _INVALID_CODE, _UNIMPLEMENTED_CODE, _UNAUTHENTICATED_CODE = 2, 3,
 
 
 class BadRequestError(GazetteError):
-    """A request the gateway cannot read. Stays inside the broker."""
+    """The gateway cannot read a request. Never raised outside the broker."""
 
     problem: str
 
@@ -107,7 +107,7 @@ def read_headers(first: pb.ReadResponse, location: str) -> dict[str, str]:
 
 
 def append_headers(response: pb.AppendResponse, location: str) -> dict[str, str]:
-    """Return the headers with the place of an append."""
+    """Return the headers with the range of an append."""
     commit = Fragment.from_pb(response.commit)
     return {
         "X-Commit-Begin": str(commit.begin),
@@ -126,12 +126,12 @@ def _route_headers(header: pb.Header, location: str) -> dict[str, str]:
 
 
 class Gateway:
-    """Answers a gateway's requests. Any thread.
+    """Answers a gateway's requests. Any thread may call it.
 
     Args:
         service: the broker.
         base_url: returns the gateway's address.
-        names: host names that requests may be for, beside addresses and localhost.
+        names: host names that requests may be for, in addition to addresses and localhost.
         serves_without_token: let GET, HEAD and PUT pass without a token, regardless of the broker's keys.
     """
 
@@ -193,8 +193,8 @@ class Gateway:
         with self._call(exchange, claims) as call:
             try:
                 responses = read(self._service, request, call)
-                # The status and the headers of HTTP come before the body, so the first message has to be here
-                # before the answer begins.
+                # In HTTP, the status and the headers precede the body, so the answer can begin only with the
+                # first message.
                 first = next(responses, None)
             except ProtocolError as error:
                 exchange.answer(HTTPStatus.BAD_REQUEST, str(error))
@@ -202,7 +202,7 @@ class Gateway:
             except (GazetteError, OSError) as error:
                 exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
                 return
-            # The broker stopped, or the journal went, before there was anything to say.
+            # The broker stopped, or the journal was deleted, before the first message.
             if first is None:
                 exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, BROKER_ENDED)
                 return
@@ -213,7 +213,7 @@ class Gateway:
                 return
             trailer = {} if request.metadata_only else {"Trailer": "X-Close-Error"}
             exchange.begin(status, {**headers, "Content-Type": "application/octet-stream", **trailer})
-            # The answer's status is gone by now. Why the stream ended goes into a trailer.
+            # The answer's status was already sent, so a trailer contains the reason why the stream ended.
             problem = "" if request.metadata_only else _send_content(exchange, first.offset, responses)
             exchange.end({"X-Close-Error": re.sub(r"[^ -~]", " ", problem)})
 
@@ -229,7 +229,7 @@ class Gateway:
             try:
                 response = append(self._service, messages, call)
             except (GazetteError, OSError) as error:
-                # The append failed because its body did. The client gets the status of that.
+                # The append failed because its body did, so the client gets the status of that failure.
                 if messages.problem is not None:
                     raise messages.problem from None
                 exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
@@ -281,10 +281,10 @@ class Gateway:
 
 
 class _BodyMessages:
-    """A request's body as the messages of an append, whose marker follows a complete body only.
+    """The messages of an append from a request's body. The marker only follows a complete body.
 
-    The body is read from the connection only as the append takes its messages, so the broker's flow control
-    reaches the client, and the memory does not hold what waits for its turn.
+    The body is read from the connection only when the append takes its messages. So the broker's flow control
+    reaches the client, and waiting content does not fill the memory.
     """
 
     def __init__(self, journal: str, exchange: Exchange) -> None:
@@ -297,7 +297,7 @@ class _BodyMessages:
         self._silent_s = 0.0
 
     def take(self, timeout_s: float) -> pb.AppendRequest | NoMessage:
-        """Return the next message, or the reason why none came before the timeout."""
+        """Return the next message, or the reason why none arrived in time."""
         with self._lock:
             if self._first is not None:
                 first, self._first = self._first, None
@@ -320,7 +320,7 @@ class _BodyMessages:
             return pb.AppendRequest(content=content)
 
     def close(self) -> None:
-        """Take no more messages: from now on the connection carries the answer."""
+        """Take no more messages, because the connection now carries the answer."""
         with self._lock:  # A proxied append takes its messages on a thread that ends later.
             self._end = NoMessage.BROKEN
 

@@ -1,4 +1,4 @@
-"""The URLs under which clients read fragments past the broker.
+"""Makes the URLs with which clients read fragments without the broker.
 
 ``file:///journal/name`` is the file below the root, for clients that know the root. A signed URL is served by
 the broker itself (``fragment_server``) as an object store would serve it: its query has the Unix second at
@@ -26,7 +26,7 @@ UrlOf = Callable[[FragmentStore, Fragment, float], str]
 
 
 class SignatureError(GazetteError):
-    """A URL's signature is missing, wrong, or expired. Stays inside the broker."""
+    """A URL's signature is missing, wrong, or expired. Never raised outside the broker."""
 
     problem: str
 
@@ -38,7 +38,7 @@ def file_url(store: FragmentStore, fragment: Fragment, _ttl_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UrlSigner:
-    """Signs and checks paths. Immutable; any thread."""
+    """Signs and checks paths. Immutable, and usable by any thread."""
 
     key: bytes = field(repr=False)
     clock: Callable[[], float] = time.time
@@ -55,7 +55,8 @@ class UrlSigner:
         expires, signature = (parameters.get(name, [""])[0] for name in ("expires", "signature"))
         if not (expires.isascii() and expires.isdigit() and len(expires) < 20):
             raise SignatureError("the URL is not signed")
-        # Compare in constant time, or the time of the answer would reveal how many characters are correct.
+        # Compare in constant time. Otherwise the time of the answer would reveal how many characters are
+        # correct.
         if not hmac.compare_digest(signature.encode(), self._signature(path, int(expires)).encode()):
             raise SignatureError("the URL's signature is invalid")
         if self.clock() >= int(expires):

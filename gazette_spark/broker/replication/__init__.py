@@ -1,1 +1,1 @@
-"""Replication between brokers: the rules of a replica, the pipeline to other replicas, proxied calls."""
+"""Replicates journals between brokers: a replica's rules, the pipeline to other replicas, proxied calls."""

@@ -1,4 +1,4 @@
-"""Calls from one broker to another: proxied requests, and Replicate streams.
+"""Makes calls from one broker to another: proxied requests, and Replicate streams.
 
 A broker signs these calls itself, because it has checked its own caller.
 """
@@ -25,7 +25,7 @@ LOOK_AHEAD = 8
 """Maximum number of messages of a Replicate stream that wait to be sent."""
 
 # Brokers send content in messages of any size, and find a restarted peer within half a second. Channels are
-# not shared: to cut one off must not end the calls of another broker in this process.
+# not shared, because cutting one off must not end the calls of another broker in this process.
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -38,7 +38,7 @@ _OPTIONS = [
 
 @dataclass(eq=False)
 class PeerError(GazetteError):
-    """A call to another broker failed, and so the proxied call fails. Stays inside the broker."""
+    """A call to another broker failed, so the proxied call fails. Never raised outside the broker."""
 
     code: grpc.StatusCode
     details: str
@@ -70,8 +70,8 @@ class Peers:
 
         Args:
             local: this broker.
-            keys: sign the calls, if brokers ask for tokens.
-            is_reachable: whether a member can be reached; asked at each call.
+            keys: keys that sign the calls, if brokers require tokens.
+            is_reachable: returns whether a member can be reached; called for each call.
         """
         self._local = local
         self._keys = keys
@@ -116,7 +116,7 @@ class Peers:
             channel.close()
 
     def close(self) -> None:
-        """End every call and allow no more."""
+        """End every call, and refuse later ones."""
         with self._lock:
             self._closed = True
         self.cut()
@@ -163,7 +163,7 @@ class ReplicateStream:
     def send(self, request: pb.ReplicateRequest) -> None:
         """Send a message, as soon as there is room for it."""
         with self._changed:
-            # A hanging replica holds the primary here. The end of the client's call, or a new route, cancels
+            # A hanging replica blocks the primary here. The end of the client's call, or a new route, cancels
             # the stream.
             self._changed.wait_for(lambda: self.is_over or len(self._waiting) < LOOK_AHEAD)
             if not self.is_over:
@@ -203,8 +203,8 @@ class ReplicateStream:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed or self.is_over)
-                # An end of the iteration half-closes the stream. The replica then rolls back what was not
-                # committed.
+                # The end of the iteration half-closes the stream. The replica then rolls back the bytes that
+                # were not committed.
                 if self.is_over or not self._waiting:
                     return
                 request = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""The primary's side of replication: one journal's spool, and a stream to each other replica.
+"""Implements the primary's side of replication: one journal's spool, and a stream to each other replica.
 
 The thread with the journal's turn uses its pipeline::
 
@@ -48,13 +48,13 @@ class ReplicationError(GazetteError):
 
 @dataclass(eq=False)
 class StaleRouteError(GazetteError):
-    """A replica knows a newer route. Stays inside the broker."""
+    """A replica has a newer route. Never raised outside the broker."""
 
     revision: int
 
 
 class PeerLostError(GazetteError):
-    """A replica's stream broke. Stays inside the broker."""
+    """A replica's stream broke. Never raised outside the broker."""
 
     problem: str
 
@@ -86,8 +86,8 @@ class Pipeline:
 
     def __init__(self, spool: ReplicaSpool, peers: Sequence[PeerStream], header: pb.Header) -> None:
         self.header = header
-        # A new pipeline knows nothing about its replicas. They may have any extent: that of an earlier
-        # primary's commit, or none. Nothing may be appended before `sync`.
+        # The extents of a new pipeline's replicas are unknown: a replica may have a commit of an earlier
+        # primary, or nothing. Nothing may be appended before `sync`.
         self.state = PipelineState.OPENED
         self.is_cancelled = False
         self._spool = spool
@@ -112,8 +112,8 @@ class Pipeline:
             ReplicationError: a replica is lost, or the replicas cannot agree.
         """
         spool = self._spool
-        # No other replica has what an earlier append staged here: they rolled it back when their stream
-        # ended.
+        # No other replica has the bytes that an earlier append staged here: they rolled them back when their
+        # stream ended.
         spool.roll_back()
         extent, registers = spool.committed()
         # The first proposal is the primary's own extent. If all replicas have the same extent, as usual, one
@@ -175,8 +175,8 @@ class Pipeline:
             ReplicationError: not every replica acknowledged. Some may have committed.
             OSError: the primary's disk failed.
         """
-        # Readers of this broker see the bytes once its own spool has them. If they did before every replica
-        # had acknowledged, a reader could have seen bytes that are lost with this broker.
+        # Readers of this broker see the bytes once its own spool has them. If that were before every replica
+        # had acknowledged, they could see bytes that are lost with this broker.
         if self._peers:
             self._agree(self._spool.staged(), registers)
         else:
@@ -217,7 +217,7 @@ class Pipeline:
             peer.close()
 
     def cancel(self) -> None:
-        """Break the pipeline, because its route has ended or its client has gone. Any thread."""
+        """Break the pipeline, because its route has ended or its client has gone. Any thread may call it."""
         self.is_cancelled = True
         for peer in self._peers:
             peer.cancel()
@@ -269,8 +269,8 @@ class Pipeline:
             raise self._lost(f"{peer.member.zone}/{peer.member.suffix}: {error}") from error
 
     def _lost(self, problem: str) -> ReplicationError:
-        # What the lost replica has is now unknown, and the other streams may have unread answers. A new
-        # pipeline asks all replicas again.
+        # The extent of the lost replica is now unknown, and the other streams may have unread answers. A new
+        # pipeline requests the extents of all replicas again.
         self._transition(PipelineEvent.LOST)
         self.cancel()
         return ReplicationError(self._spool.name, problem)

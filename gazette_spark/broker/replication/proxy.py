@@ -58,7 +58,7 @@ def proxy_append(
     assert resolved.target is not None
     metadata = context.peers.metadata(Capability.APPEND, request.journal)
     stub = context.peers.stub(resolved.target)
-    # Messages are passed on as they arrive. This broker does not keep them, so it cannot retry: the client
+    # Messages are passed on as they arrive. This broker does not keep them, so it cannot retry; the client
     # does.
     forwarding = _Forwarding(_forwarded(request, resolved), messages)
     answer = stub.Append.future(forwarding.messages(), metadata=metadata)

@@ -1,4 +1,4 @@
-"""The Replicate RPC: a replica applies its primary's messages while the route is valid."""
+"""Serves the Replicate RPC: a replica applies its primary's messages while the route is valid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def replicate(  # noqa: C901, PLR0912 - one stream, told in order
         OSError: the disk failed.
     """
     try:
-        # The first message names the journal of the stream, the route, and where the primary is.
+        # The first message names the journal of the stream, the route, and the primary's position.
         request = first = next(requests, None)
         if first is None:
             return
@@ -43,16 +43,16 @@ def replicate(  # noqa: C901, PLR0912 - one stream, told in order
             raise ProtocolError("ReplicateRequest", "expected first ReplicateRequest to have Proposal")
         context.identity.check_proxied(first.header)
 
-        # The primary may know the assignment before this broker does.
+        # The primary may have received the assignment before this broker.
         if not await_revision(context, first.header.etcd.revision, call):
             return
-        # Like an append, the stream holds the journal's turn. In the meantime, neither another primary's
-        # stream nor an append from the time when this broker was the primary may change the spool.
+        # Like an append, the stream holds the journal's turn. Meanwhile neither another primary's stream, nor
+        # an append from the time when this broker was the primary, may change the spool.
         while call.is_awaited():
             resolved = resolve(context, first.proposal.journal, call.claims)
             status, journal = resolved.status, resolved.journal
-            # A primary under another route may count on other replicas than the journal has. Its commits must
-            # not be acknowledged; the header tells it which route is newer.
+            # A primary under another route may have other replicas than the journal. Its commits must not be
+            # acknowledged. The header shows it which route is newer.
             if status == pb.OK and not same_route(resolved.header.route, first.header.route):
                 status = pb.WRONG_ROUTE
             if status != pb.OK or journal is None:
@@ -78,14 +78,14 @@ def replicate(  # noqa: C901, PLR0912 - one stream, told in order
                             status_name = pb.Status.Name(answer.status)
                             text = f"no ack requested but status is {status_name}"
                             raise ProtocolError("ReplicateRequest", text)
-                        # A primary keeps the stream open between appends. The replica waits here, often for
+                        # A primary keeps the stream open between appends, so the replica often waits here for
                         # long.
                         request = next(requests, None)
                         if request is not None:
                             validate_replicate_request(request)
                 finally:
-                    # The primary has gone, or now uses another stream. It will not commit what it staged on
-                    # this one.
+                    # The primary has gone, or now uses another stream. It will not commit the bytes that it
+                    # staged on this one.
                     journal.roll_back()
                 return
     except grpc.RpcError:

@@ -58,14 +58,14 @@ class Replicator:
                 self._registry.keyspace.note_synced(journal.name, slots)
             return self._is_current(journal, slots)
         route = make_route(slots)
-        # An open pipeline saves the round trips of a sync. With another route it cannot be used: its replicas
-        # are other brokers, or know another primary.
+        # An open pipeline saves the round trips of a sync. It cannot be used with another route: its replicas
+        # are other brokers, or have another primary.
         pipeline = journal.pipeline
         if pipeline is None or not pipeline.is_usable or not same_route(pipeline.header.route, route):
             self._close(journal)
             if not self._sync(journal, slots, replicas):
                 return False
-        # The pipelines that were used last stay open, up to a number.
+        # The most recently used pipelines stay open, up to a number.
         with self._lock:
             self._open[journal] = None
             self._open.move_to_end(journal)
@@ -81,7 +81,7 @@ class Replicator:
         return self._is_current(journal, slots)
 
     def pulse(self, journal: LiveJournal) -> None:
-        """Act like an empty append, if this broker is the primary: agree, and roll if it is time.
+        """Act like an empty append, if this broker is the primary: agree, and roll if a roll is due.
 
         The caller has the turn.
 
@@ -90,8 +90,8 @@ class Replicator:
         """
         if not self._registry.is_primary(journal.name):
             return
-        # An idle journal has no append that could notice that its fragment is due because of its flush
-        # interval, or because it is the journal's first one.
+        # An idle journal has no append that would close its fragment when the flush interval ends, or because
+        # it is the journal's first one.
         offset = journal.due_roll()
         if offset is not None and self.prepare(journal, self.slots(journal)):
             journal.roll(offset)
@@ -109,7 +109,7 @@ class Replicator:
         return self.slots(journal) == slots and self._registry.get(journal.name) is journal
 
     def _sync(self, journal: LiveJournal, slots: Slots, replicas: list[Member]) -> bool:
-        """Open a pipeline to the other members and make all agree; False if ``slots`` are out of date."""
+        """Open a pipeline to the other members and make all agree; return False if ``slots`` are outdated."""
         header = self._identity.header(self._registry.catalog.revision, make_route(slots))
         streams: list[ReplicateStream] = []
         try:

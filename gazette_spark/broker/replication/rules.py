@@ -35,7 +35,7 @@ NO_SUM = bytes(20)
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The bytes of a journal that one spool holds."""
+    """The bytes of a journal that are in one spool."""
 
     begin: int
     end: int
@@ -97,7 +97,7 @@ class Relation(Enum):
     BEYOND_EMPTY = auto()
     """The proposal is empty, at a larger offset than any that the replica knows."""
     BEYOND = auto()
-    """The proposal ends at a larger offset, and has bytes the replica lacks."""
+    """The proposal ends at a larger offset, and has bytes that the replica lacks."""
     ROLL = auto()
     """The proposal is empty, at the replica's end."""
     ROLL_OTHER_REGISTERS = auto()
@@ -122,7 +122,7 @@ class Action(Enum):
 
 REPLICA_TRANSITIONS: dict[Relation, tuple[Action, int]] = {
     # The replica is new or has missed commits. An empty extent needs none of the bytes before it, so the
-    # replica can begin there. Its peers and the stores have what it lacks.
+    # replica can begin there. Its peers and the stores have the bytes that it lacks.
     Relation.BEYOND_EMPTY: (Action.BEGIN_THERE, pb.OK),
     # The replica lacks bytes of the extent and cannot continue it. It still moves to the proposal's end, so
     # that it agrees with the roll that the primary proposes next.
@@ -131,9 +131,10 @@ REPLICA_TRANSITIONS: dict[Relation, tuple[Action, int]] = {
     Relation.ROLL: (Action.BEGIN_HERE, pb.OK),
     # The extents agree, but the registers differ after the last commit.
     Relation.ROLL_OTHER_REGISTERS: (Action.BEGIN_HERE, pb.PROPOSAL_MISMATCH),
-    # The primary withdraws what it sent, or makes sure that the replica has everything.
+    # The primary withdraws the content that it sent, or makes sure that the replica has everything.
     Relation.SAME: (Action.ROLL_BACK, pb.OK),
-    # The only relation in which bytes become part of the journal: the replica has computed the sum itself.
+    # This is the only relation in which bytes become part of the journal: the replica has computed the sum
+    # itself.
     Relation.NEXT: (Action.COMMIT, pb.OK),
     # The replica has other bytes, or more of them. It changes nothing and reports its extent, because they
     # may be acknowledged, and the primary has to decide.
@@ -148,7 +149,7 @@ def relate(
     """Return the relation of a proposal to a replica's spool."""
     extent, own_registers = committed
     # The order of these tests is Gazette's. A larger end comes first, because a replica that is behind cannot
-    # judge anything else.
+    # decide about other cases.
     if proposal.end > staged.end:
         return Relation.BEYOND_EMPTY if proposal.is_empty else Relation.BEYOND
     if (proposal, registers) == committed:
@@ -172,7 +173,7 @@ def apply_request(spool: ReplicaSpool, request: pb.ReplicateRequest) -> pb.Repli
     if not request.HasField("proposal"):
         extent, staged = spool.committed()[0], spool.staged()
         # gRPC does not lose or reorder messages of one stream. This check also detects a primary that counts
-        # wrong.
+        # incorrectly.
         if request.content_delta != staged.end - extent.end:
             problem = f"invalid ContentDelta ({request.content_delta}; expected {staged.end - extent.end})"
             raise ProtocolError("ReplicateRequest", problem)
@@ -187,8 +188,8 @@ def apply_request(spool: ReplicaSpool, request: pb.ReplicateRequest) -> pb.Repli
             spool.roll_back()
         case Action.BEGIN_THERE | Action.BEGIN_HERE:
             spool.roll_back()
-            # At a larger end the primary knows a later commit, and with it later registers. At the same end
-            # this replica may be the one that does, so it keeps its own and reports them.
+            # At a larger end, the primary has a later commit, and with it later registers. At the same end,
+            # this replica may have the later ones, so it keeps its own and reports them.
             adopted = registers if action is Action.BEGIN_THERE else spool.committed()[1]
             spool.begin_at(proposal.end, proposal.codec, adopted)
     if status == pb.OK:
@@ -214,7 +215,7 @@ class SyncStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SyncDecision:
-    """The next step, and its arguments."""
+    """The next step and its arguments."""
 
     step: SyncStep
     offset: int = 0
@@ -264,11 +265,11 @@ class PipelineState(Enum):
     """State of replication at the primary."""
 
     OPENED = auto()
-    """Nothing is agreed on yet."""
+    """The replicas have not agreed yet."""
     SYNCED = auto()
     """All replicas have the same extent and registers."""
     STREAMING = auto()
-    """Content is staged that no proposal covers yet."""
+    """Content is staged, but no proposal covers it yet."""
     BROKEN = auto()
     """A replica is lost, or disagrees. Only a new pipeline can find out each replica's extent."""
 

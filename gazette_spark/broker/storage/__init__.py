@@ -1,1 +1,1 @@
-"""A broker's bytes on disk: spools, logs of commits, fragments and their stores."""
+"""Stores a broker's bytes on disk: spools, logs of commits, fragments and their stores."""

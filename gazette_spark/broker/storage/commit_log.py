@@ -1,4 +1,4 @@
-"""The commit log of a spool, which records the committed bytes. Format only, no files.
+"""Encodes and parses the commit log of a spool, which records the committed bytes. It does not open files.
 
 Each record is one line, with a CRC-32 in hex before the JSON. The first line is the header, and each commit
 adds one line. A crash can cut the last line short; its commit was never acknowledged and is left out. A
@@ -26,7 +26,7 @@ Registers = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class SpoolHeader:
-    """Start of a spool, and the registers of the journal then."""
+    """Begin of a spool, and the journal's registers at that time."""
 
     journal: str
     begin: int
@@ -36,7 +36,7 @@ class SpoolHeader:
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """One committed append: the spool reaches to ``end``."""
+    """One committed append, up to ``end``."""
 
     end: int
     sum: bytes
@@ -72,14 +72,14 @@ def encode_header(header: SpoolHeader) -> bytes:
 def encode_commit(record: CommitRecord) -> bytes:
     """Return the line of one commit."""
     value: dict[str, Any] = {"end": record.end, "sum": record.sum.hex(), "at": record.at}
-    # Most appends leave the registers as they are, and their records need not repeat them.
+    # Most appends do not change the registers, so their records need not repeat them.
     if record.registers is not None:
         value["registers"] = [list(pair) for pair in record.registers]
     return _line(value)
 
 
 def parse_log(data: bytes, path: str = "") -> ParsedLog:
-    """Read a commit log up to its last whole line. ``path`` names it in errors.
+    """Read a commit log up to its last complete line. ``path`` names it in errors.
 
     Raises:
         BrokerRootError: a later version of this code wrote it, or it is damaged.
@@ -87,7 +87,7 @@ def parse_log(data: bytes, path: str = "") -> ParsedLog:
     header: SpoolHeader | None = None
     records: list[tuple[CommitRecord, int]] = []
     position = 0
-    # What follows the last newline is a record that a crash cut short. It was never acknowledged.
+    # The bytes after the last newline are a record that a crash cut short. It was never acknowledged.
     while (newline := data.find(b"\n", position)) >= 0:
         try:
             # Eight digits and a blank come before the JSON.

@@ -1,7 +1,7 @@
 """Makes files and directories that survive a power cut.
 
-A file's own sync keeps its bytes, but its name is kept by its directory, which has to be synced as well, and
-so do all new directories above it.
+Syncing a file keeps its bytes. Its name is kept by its directory, which has to be synced as well, and so do
+all new directories above it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Encode fragments for the store. The client decodes them: ``client._read.codecs``."""
+"""Encodes fragments for the store. The client decodes them with ``client._read.codecs``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import zstandard
 from gazette_spark.protocol import protocol_pb2 as pb
 
 GZIP_MEMBER_BYTES = 1 << 20
-"""Uncompressed bytes after which a GZIP fragment starts its next member, as Gazette's primaries do."""
+"""Uncompressed bytes after which a GZIP fragment starts another member, as Gazette's primaries do."""
 
 _GZIP_LEVEL = 4
 """Compression level. Uploads share the cores with appends: this level is twice as fast as zlib's default, for
@@ -28,8 +28,8 @@ def encode(blocks: Iterable[bytes], codec: int) -> Iterator[bytes]:
         codec: a ``CompressionCodec`` other than INVALID.
 
     Returns:
-        The file's bytes in blocks. GZIP gives concatenated members, SNAPPY the framing format, ZSTANDARD
-        one frame without a content size.
+        The file's bytes in blocks: concatenated members for GZIP, the framing format for SNAPPY, one frame
+        without a content size for ZSTANDARD.
 
     Raises:
         ValueError: the codec is unknown.
@@ -72,7 +72,7 @@ def _snappy_frames(blocks: Iterable[bytes]) -> Iterator[bytes]:
     compressor = cramjam.snappy.Compressor()
     for block in blocks:
         compressor.compress(block)
-        # Make each block a frame now, or the compressor would collect the whole fragment.
+        # Make each block a frame now. Otherwise the compressor would collect the whole fragment.
         yield bytes(compressor.flush())
     yield bytes(compressor.finish())
 

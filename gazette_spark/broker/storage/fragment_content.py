@@ -1,4 +1,4 @@
-"""Read a span of a fragment's content, from its spool or from its file in a store."""
+"""Reads a range of a fragment's content, from its spool or from its file in a store."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def stored_content(path: Path, fragment: Fragment, begin: int, end: int, chunk_b
 
     Raises:
         OSError: the file cannot be opened, or is not a regular one.
-        CorruptFragmentError: the file holds more or fewer bytes than its name says, or breaks its codec.
-            A file that is longer is noticed when it is read to its end.
+        CorruptFragmentError: the file has more or fewer bytes than its name says, or is invalid for its
+        codec. A
+            file that is too long is noticed when it is read to its end.
     """
     with open_regular_file(path) as file:
         try:
@@ -67,7 +68,7 @@ def _skip(pieces: Iterator[bytes], count: int) -> Iterator[bytes]:
 def _clip(
     pieces: Iterator[bytes], path: Path, fragment: Fragment, begin: int, end: int
 ) -> Iterator[memoryview]:
-    """Cut bytes past ``end``; raise if content is missing or left at the fragment's end."""
+    """Cut bytes past ``end``; raise if content is missing, or continues past the fragment's end."""
     for piece in pieces:
         clipped = memoryview(piece)[: end - begin]
         begin += len(clipped)

@@ -1,4 +1,4 @@
-"""Fragment stores: directories under the broker's root.
+"""Implements fragment stores as directories under the broker's root.
 
 Like ``gazette serve --broker.file-only`` the embedded broker serves every scheme from its root, by the
 store's path alone: ``file:///x/`` and ``s3://bucket/x/`` are both ``root/x/``. So a production spec works
@@ -44,9 +44,9 @@ class FragmentStore:
     prefix: str
     """Path of the URL without its leading slash; empty or ending in a slash."""
     find: str = ""
-    """First occurrence of this in an object's path ..."""
+    """Text whose first occurrence in an object's path is replaced."""
     replace_by: str = ""
-    """... is replaced by this."""
+    """Replacement for ``find``."""
 
     def problem(self) -> str:
         """Return the reason why the store cannot take fragments, or an empty text."""
@@ -84,7 +84,7 @@ class FragmentStore:
         return ""
 
     def check(self, fragment: Fragment) -> None:
-        """Refuse a store that could not hold a fragment, or not list it again.
+        """Refuse a store that could not store a fragment, or not list it again.
 
         Raises:
             ProtocolError: the store rewrites the fragment's path to one outside the root, to one of the
@@ -127,7 +127,7 @@ class FragmentStore:
     def list(self, journal: str, is_journal: Callable[[str], bool]) -> Iterator[Fragment]:
         """Yield the journal's fragments, in no particular order.
 
-        Directories of another journal, by ``is_journal`` of the name, are not listed.
+        Directories for which ``is_journal`` returns True belong to other journals and are not listed.
 
         Raises:
             ProtocolError: the journal has no path in this store.
@@ -147,8 +147,8 @@ class FragmentStore:
         # Another replica may have stored the same fragment. Its name has the sum of its bytes, so they are
         # the same.
         if not os.path.lexists(path):
-            # A file appears under a fragment's name only when it is complete. A crash leaves a partial file,
-            # whose name no listing takes for a fragment's.
+            # A file gets a fragment's name only when it is complete. A crash leaves a partial file, whose
+            # name is not that of a fragment.
             partial = path.parent / f".partial-{path.name[:150]}{secrets.token_hex(8)}"
             try:
                 _write(partial, blocks, fsync=fsync)
@@ -169,7 +169,7 @@ class FragmentStore:
         """Return the final path of an object, below the root."""
         final = self.prefix + (path.replace(self.find, self.replace_by, 1) if self.find else path)
         parts = final.split("/")
-        # After `find` and `replace`, which can make any path of a clean one.
+        # Check after `find` and `replace`, which can turn a clean path into any path.
         if any(part in ("", ".", "..") for part in parts) or "\0" in final:
             problem = f"{path!r} becomes {final!r}, which is not a clean path below the broker's root"
             raise ProtocolError("FragmentStore", f"{self.url}: {problem}")
@@ -205,8 +205,9 @@ class FragmentStore:
             for entry in entries:
                 inner = f"{postfix}{entry.name}"
                 if entry.is_dir(follow_symlinks=False):
-                    # Without this, a journal whose name continues with a slash would have its files listed as
-                    # this one's. Gazette's broker does that, reads foreign bytes and then refuses appends.
+                    # Otherwise the files of a journal whose name continues with a slash would be listed as
+                    # this journal's. Gazette's broker lists them, reads foreign bytes and then refuses
+                    # appends.
                     if not is_journal(f"{journal}/{inner}"):
                         yield from self._walk(journal, f"{inner}/", Path(entry.path), is_journal)
                 elif entry.is_file(follow_symlinks=False) and not entry.name.startswith("."):
@@ -240,7 +241,7 @@ def open_store(root: Path, url: str) -> FragmentStore:
     if not base.is_relative_to(real_root) or base.is_relative_to(real_root / STATE_DIRECTORY):
         raise ProtocolError("FragmentStore", f"{url}: path leaves the broker's root through a symbolic link")
     arguments = dict(parse_qsl(parts.query, keep_blank_values=True))
-    # Arguments of object stores, such as a region, mean nothing for a directory, but belong to a production
+    # Arguments of object stores, such as a region, have no effect on a directory, but belong to a production
     # spec.
     if parts.scheme == "file" and (unknown := sorted(set(arguments) - set(_REWRITES))):
         raise ProtocolError("FragmentStore", f"{url}: unknown argument {unknown[0]!r}; known: find, replace")
@@ -267,4 +268,4 @@ def _write(path: Path, blocks: Iterable[bytes], *, fsync: bool) -> None:
 
 
 def _mod_time(stat: os.stat_result) -> int:
-    return max(1, int(stat.st_mtime))  # Zero would mean that the fragment is not stored.
+    return max(1, int(stat.st_mtime))  # 0 would mean that the fragment is not stored.

@@ -1,4 +1,4 @@
-"""The index of a journal: its stored fragments, and the local spools that no store covers yet."""
+"""Indexes a journal: its stored fragments, and the local spools that no store covers yet."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from gazette_spark.protocol.fragments import Fragment
 
 HOLE_AGE_S = 6 * 3600
-"""Seconds: a hole is skipped if the fragment after it is at least this old; a newer hole may still be filled
-by an upload."""
+"""Minimum age in seconds of the fragment after a hole before the hole is skipped. An upload may still fill a
+newer hole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def resolve_read(view: IndexView, offset: int, begin_mod_time: int, now: float) 
 
     Args:
         view: the index.
-        offset: requested offset; -1 is the write head.
+        offset: requested offset; -1 for the write head.
         begin_mod_time: stored fragments older than this Unix second are skipped.
         now: Unix seconds; decides whether a hole is old enough to be skipped.
     """

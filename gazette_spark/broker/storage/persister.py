@@ -1,4 +1,4 @@
-"""Background work: upload closed spools, pulse journals so that idle ones roll, list stores again.
+"""Does background work: uploads closed spools, pulses journals so that idle ones roll, lists stores again.
 
 One thread checks every journal once a tick and decides about due work; uploads run in a small pool. After a
 failed upload the spool stays readable on disk. The upload is retried after a second, then after twice as
@@ -50,16 +50,16 @@ class _Due:
 
 @dataclass(slots=True)
 class _Failed:
-    """Uploads of a journal that failed in a row."""
+    """Consecutive failed uploads of a journal."""
 
     count: int
     retry: float
-    """Monotonic clock."""
+    """Time of the next attempt, on the monotonic clock."""
     problem: str
 
 
 class Persister:
-    """Owns the threads of the background work. ``start`` and ``stop`` once each, from one thread."""
+    """Owns the threads of the background work. One thread calls ``start`` and ``stop``, each once."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Persister:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the uploads in progress and end the threads. Spools not stored stay on disk."""
+        """Finish the uploads in progress and end the threads. Spools that are not stored stay on disk."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -101,7 +101,7 @@ class Persister:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def upload(self, journal: LiveJournal) -> None:
-        """Request the upload of a journal's closed spools. Any thread."""
+        """Request the upload of a journal's closed spools. Any thread may call it."""
         with self._changed:
             if self._stopping:
                 return
@@ -114,18 +114,18 @@ class Persister:
             self._pool.submit(self._upload, journal)
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no upload is in progress or queued; False when the time is up."""
+        """Wait until no upload is in progress or queued; return False at the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._uploading, timeout_s)
 
     def problem(self, journal: LiveJournal) -> str:
-        """Say why the journal's last upload failed; nothing if it did not."""
+        """Return why the journal's last upload failed; empty if it did not."""
         with self._changed:
             failed = self._failed.get(journal)
             return failed.problem if failed is not None else ""
 
     def lasting_problem(self, journal: LiveJournal) -> str:
-        """Say why the journal's uploads have failed too often in a row for more appends to be taken."""
+        """Return why so many consecutive uploads failed that appends are refused; empty otherwise."""
         with self._changed:
             failed = self._failed.get(journal)
             if failed is None or failed.count <= MAX_FAILURES:
@@ -140,8 +140,8 @@ class Persister:
             problem = str(error)
             if not journal.closed:
                 _log.warning("persist_failed journal=%s error=%s", journal.name, error)
-        except Exception as error:  # noqa: BLE001 - a pool's worker has no caller: unlogged, it would be lost
-            # A bug in this package: the spool stays readable, and the upload is tried again.
+        except Exception as error:  # noqa: BLE001 - a pool's worker has no caller to raise it
+            # This is a bug in this package: the spool stays readable, and the upload is retried.
             problem = repr(error)
             _log.exception("persist_failed journal=%s", journal.name)
         finally:
@@ -170,7 +170,7 @@ class Persister:
                 try:
                     if now >= due.pulse:
                         due.pulse = now + self._pulse_interval_s
-                        # A journal whose turn is taken has an append that does what the pulse would do.
+                        # If the turn of a journal is taken, an append does the work of the pulse.
                         with journal.fair_lock.turn_if_free() as granted:
                             if granted and not journal.closed:
                                 self._pulse_journal(journal)
@@ -183,7 +183,8 @@ class Persister:
                 except (OSError, ReplicationError, JournalClosedError) as error:
                     _log.warning("pulse_failed journal=%s error=%s", journal.name, error)
                 except Exception:  # noqa: BLE001
-                    # A bug in this package. No journal would be uploaded or listed again.
+                    # This is a bug in this package. Without this thread, no journal would be uploaded or
+                    # listed again.
                     _log.exception("pulse_failed journal=%s", journal.name)
             with self._changed:
                 present = set(live)
@@ -192,7 +193,7 @@ class Persister:
             for journal in to_retry:
                 self.upload(journal)
             live_ids = {id(journal) for journal in live}
-            # Journals that are gone must not stay here: a later journal's object may have the same id.
+            # Remove journals that no longer exist: a later journal's object may have the same id.
             self._due = {key: due for key, due in self._due.items() if key in live_ids}
 
     def _wait(self, seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""Path postfix templates: the part of Gazette's that names fragments by date, Hive style.
+"""Renders path postfix templates: those of Gazette's that name fragments by date, Hive style.
 
 Gazette accepts any Go text/template. This broker supports the one form seen in practice, which formats the
 time of the fragment's first append::
@@ -24,7 +24,7 @@ WHERE = "JournalSpec.fragment.path_postfix_template"
 
 
 def render_postfix(template: str, first_append_time: float) -> str:
-    """Return the path postfix of a spool first appended to at this Unix time, in UTC.
+    """Return the path postfix, in UTC, of a spool whose first append was at this Unix time.
 
     Raises:
         ProtocolError: the template is not of the supported form, or gives no clean path.
@@ -36,7 +36,8 @@ def render_postfix(template: str, first_append_time: float) -> str:
     text = _ACTION.sub(lambda action: _render_action(action[1].removesuffix("-").strip(), moment), template)
     if "{{" in text or "}}" in text:
         raise ProtocolError(WHERE, f"unbalanced braces in {template!r}")
-    # As strict as a fragment's own check, or a template would pass here and fail when a fragment is stored.
+    # This is as strict as a fragment's own check. Otherwise a template would pass here and fail when a
+    # fragment is stored.
     validate_path(WHERE, text, *POSTFIX_BYTES)
     return text
 

@@ -1,8 +1,9 @@
-"""Spools: growing fragments of a journal, on disk, so that a killed broker loses no acknowledged append.
+"""Implements spools: growing fragments on disk, so that a killed broker loses no acknowledged append.
 
 A spool is two files: ``NNNNNNNN.data`` with the journal's bytes, and ``NNNNNNNN.log``, its commit log
 (:mod:`gazette_spark.broker.storage.commit_log`). Bytes are staged behind the committed end as they arrive. A
-commit writes one record to the log; only then is the append acknowledged. Bytes past the last whole record -
+commit writes one record to the log; only then is the append acknowledged. Bytes past the last complete record
+-
 a staged append, a torn record - are cut off when the spool is next opened.
 
 Written bytes are in the page cache, so a killed process loses nothing. With ``fsync``, a commit is on the
@@ -31,7 +32,7 @@ from gazette_spark.protocol.fragments import Fragment
 _log = logging.getLogger(__name__)
 
 READ_BLOCK_BYTES = 1 << 20
-"""Number of bytes to read at once when reading a whole spool (recovery, upload)."""
+"""Number of bytes to read at once when a whole spool is read, for recovery or an upload."""
 
 _NO_SUM = bytes(20)
 
@@ -87,7 +88,7 @@ class Spool:
 
     @property
     def length(self) -> int:
-        """Committed bytes."""
+        """Number of committed bytes."""
         return self.end - self.begin
 
     @property
@@ -118,7 +119,7 @@ class Spool:
     def roll_back(self) -> None:
         """Drop the staged bytes."""
         if self._staged_end != self.end:
-            with contextlib.suppress(OSError):  # The bytes past the end are never read anyway.
+            with contextlib.suppress(OSError):  # Bytes past the end are never read.
                 os.ftruncate(self.data().fd, self.length)
         self._staged_end = self.end
         self._staged_sum = self._sum.copy()
@@ -127,7 +128,7 @@ class Spool:
         """Make the staged bytes part of the spool, durably before it returns."""
         changed = None if registers == self.registers else registers
         record = CommitRecord(self._staged_end, self._staged_sum.digest(), now, changed)
-        # Write the record last, after everything to which it refers: to recovery, a record proves that the
+        # Write the record last, after everything to which it refers: in a recovery, a record proves that the
         # append is complete. The state in memory changes after the record, so a failed write leaves the old
         # end.
         self.write_header()
@@ -156,7 +157,7 @@ class Spool:
         path = self.stem.with_suffix(".log")
         if not path.exists():
             make_directories(self.stem.parent, fsync=self._fsync)
-            # A log without its header would be a spool without a begin. So the file gets its name only when
+            # A log without its header would be a spool without a begin, so the file gets its name only when
             # it is complete.
             partial = path.with_suffix(".log.partial")
             partial.write_bytes(commit_log.encode_header(self.header))
@@ -174,7 +175,7 @@ class Spool:
             self._names_are_synced = True
 
     def data(self) -> SpoolData:
-        """Return the data file, opened if it was not."""
+        """Return the data file, and open it if it is closed."""
         if self._data is None:
             make_directories(self.stem.parent, fsync=self._fsync)
             path = self.stem.with_suffix(".data")
@@ -202,7 +203,7 @@ class Spool:
         self._log = None
 
     def delete(self) -> None:
-        """Remove the files. A reader that holds the data keeps it."""
+        """Remove the files. A reader that has the data open keeps it."""
         self.release()
         for suffix in (".log", ".data"):  # Delete the log first, because recovery ignores data without a log.
             self.stem.with_suffix(suffix).unlink(missing_ok=True)
@@ -216,10 +217,10 @@ class Spool:
 
     @classmethod
     def recover(cls, stem: Path, *, fsync: bool) -> Spool | None:
-        """Open a spool left by an earlier broker, cut back to its last commit; None if it has no header."""
+        """Open a spool of an earlier broker, cut back to its last commit; None if it has no header."""
         log_path = stem.with_suffix(".log")
         parsed = commit_log.parse_log(read_regular(log_path), str(log_path)) if log_path.exists() else None
-        # Without a header there is no commit that can be read.
+        # Without a header, no commit can be read.
         if parsed is None or parsed.header is None:
             return None
         spool = cls(stem, parsed.header, fsync=fsync)

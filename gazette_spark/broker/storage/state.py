@@ -1,4 +1,4 @@
-"""The catalog of an embedded broker on disk: one file, which is replaced as a whole."""
+"""Stores the catalog of an embedded broker on disk, in one file, which is replaced as a whole."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def catalog_from_json(kind: ItemKind[S], text: str, root: str = "") -> Catalog[S
 
 
 class StateDirectory:
-    """The ``.gazette`` directory of a root. An open one keeps all other brokers from using the root."""
+    """The ``.gazette`` directory of a root. While it is open, no other broker can use the root."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -78,8 +78,8 @@ class StateDirectory:
                 f"another broker (process {owner}) is using it; stop that broker or choose another directory"
             )
             raise BrokerRootError(str(self.root), problem) from error
-        # The kernel holds the lock, which ends with the process. The number is only for the error of the next
-        # broker.
+        # The kernel holds the lock, which ends with the process. The number is only for the error message of
+        # another broker.
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd
