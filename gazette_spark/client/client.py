@@ -109,7 +109,7 @@ class Client(Closing):
             route_cache_size: Number of journals whose brokers are remembered and called directly, which saves
                 a hop: appends go to the primary, reads to a member of the journal's route, and stored
                 fragments are fetched from their URLs. With 0, the broker of ``endpoint`` proxies all calls,
-                except those that ask the members themselves for a journal's end.
+                except those that request a journal's end from the members themselves.
             route_cache_ttl_s: Seconds that a journal's brokers are remembered.
             zone: Zone of this process; members in the same zone are preferred for reads.
 
@@ -154,7 +154,7 @@ class Client(Closing):
         ``BROKER_ADDRESS`` (by default ``http://localhost:8080``), ``BROKER_AUTH_KEYS``,
         ``BROKER_AUTH_TOKEN``, ``BROKER_TRUSTED_CA_FILE``, ``BROKER_CERT_FILE``, ``BROKER_CERT_KEY_FILE``,
         ``BROKER_CACHE_SIZE``, ``BROKER_CACHE_TTL`` and ``ZONE``; and ``BROKER_AUTH_TOKEN_FILE``, which
-        ``gazctl`` does not know. An empty variable counts as unset.
+        ``gazctl`` does not read. An empty variable counts as unset.
 
         Raises:
             OptionError: a variable is invalid. The error names it.
@@ -350,7 +350,7 @@ class Client(Closing):
         """Return the highest write head that any member of each journal reports.
 
         A member that joined after a failover reports a head that is too low. It may be the primary, or the
-        primary may be the broker that failed. So each member is asked, and the highest head counts. Members
+        primary may be the broker that failed. So each member is called, and the highest head counts. Members
         that do not answer are ignored.
         """
         journals = list(journals)
@@ -360,7 +360,7 @@ class Client(Closing):
         dial, timeout_s = self._dialer.for_member, self._question_s
         again = partial(self._write_head, headers=headers)
         highest = heads.write_heads(dial, journals, again, timeout_s=timeout_s, headers=headers)
-        # The other members are asked in rounds: the first other member of each journal, then the second.
+        # The other members are called in rounds: the first other member of each journal, then the second.
         for turn in range(max((len(header.route.members) - 1 for header in headers.values()), default=0)):
             other_members: dict[str, Connection] = {}
             for name, header in headers.items():
@@ -488,8 +488,8 @@ class Client(Closing):
 
         Args:
             journal: Name of the journal.
-            begin: Begin of the range; by default the first available byte, so that bytes deleted by retention
-                are not a gap.
+            begin: First offset of the range; by default the first available byte, so that bytes deleted by
+                retention are not a gap.
             end: End of the range; by default the write head.
 
         Raises:
@@ -519,8 +519,8 @@ class Client(Closing):
             union_registers: Registers to set.
             subtract_registers: Registers to remove.
             suspend: Change of the journal's suspension, one of ``pb.AppendRequest.SUSPEND_*``.
-            min_etcd_revision: The broker waits until it knows this revision.
-            do_not_proxy: Ask only the called broker, even if it is not the primary.
+            min_etcd_revision: The broker waits until it has reached this revision.
+            do_not_proxy: Use only the called broker, even if it is not the primary.
             timeout_s: Seconds for all attempts, by default the client's.
         """
         options = append_options(journal, **keywords)

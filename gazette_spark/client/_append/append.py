@@ -299,7 +299,7 @@ class Appender:
         self._outbox.drop()
 
     def _put(self, message: pb.AppendRequest, *, last: bool = False) -> None:
-        # The call begins with the first message. From then on the append occupies its journal at the broker,
+        # The call begins with the first message. After that, the append occupies its journal at the broker,
         # and other appends to it wait.
         if self._call is None:
             # A token is signed for this call alone and claims only appends to this journal, so a leaked one
@@ -313,8 +313,7 @@ class Appender:
             )
             outbox = self._outbox  # This call's outbox, even after a reset.
             self._call.add_done_callback(lambda _: outbox.drop())
-            # A connection that nothing holds is closed after it has been idle for a while, which would end
-            # this call.
+            # Hold the connection. Otherwise it is closed when it has been idle for a while, ending the call.
             self._connection.hold()
             self._call.add_done_callback(lambda _: self._connection.release())
             if self._aborted:  # Another thread aborted before there was a call to cancel.

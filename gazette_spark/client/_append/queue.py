@@ -7,16 +7,16 @@ describes the life of a batch in order:
 call             what happens to the batch                              who may add bytes to it
 ===============  =====================================================  ====================================
 ``enter``        a writer joins the journal's last batch, or makes one  that writer alone
-``leave``        the writer's bytes stay, or are taken back             the next writer
+``leave``        the writer's bytes stay, or are removed                the next writer
 ``take``         the first of its journal: its dependencies are         writers, one at a time
-                 awaited, and then its bytes are sent                   nobody, from the first try on
+                 awaited, and then its bytes are sent                   nobody, from the first attempt on
 ``sent``         it has ended, and the next one of its journal is first  nobody
 ``failed``       it is sent again later, or it ends, alone or with all  nobody
                  batches of its journal
 ===============  =====================================================  ====================================
 
 This module does not block, do I/O, read a clock or lock. Its callers, the threads of
-:class:`~gazette_spark.client.AppendService`, hold their lock and pass the time.
+:class:`~gazette_spark.client.AppendService`, hold their lock during each call, and pass the time.
 """
 
 from __future__ import annotations

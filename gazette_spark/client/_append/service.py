@@ -189,7 +189,7 @@ class AsyncAppend:
             Exception: a requirement is not met, or a write failed. The bytes were removed from the batch.
         """
         self._check_open()
-        # Whether a writer has bytes is known only now. Brokers refuse both cases, but a refusal ends all
+        # Only now is it certain whether a writer has bytes. Brokers refuse both cases, but a refusal ends all
         # appends to the journal. Here only this writer fails.
         options = self._batch.options
         if self._error is None and self._size == 0 and options.changes_registers:
@@ -377,7 +377,7 @@ class AppendService:
             self.close()
             return
         try:
-            # After an ordinary error the appends that the block has begun are still wanted. KeyboardInterrupt
+            # After an ordinary error the appends that the block has begun are still sent. KeyboardInterrupt
             # and the like must not wait for a broker.
             self.close(abort=not isinstance(error, Exception))
         except Exception:  # The error in flight says more.
@@ -464,7 +464,7 @@ class AppendService:
             return self._queue.pending_except(journal)
 
     def flush(self, timeout_s: float | EllipsisType | None = ...) -> None:
-        """Wait until all appends begun so far have ended.
+        """Wait until all appends that have begun have ended.
 
         Args:
             timeout_s: Seconds to wait, by default the service's or the client's; None for no limit.
@@ -494,8 +494,8 @@ class AppendService:
             AppendWaitError: some appends have not ended in time.
             Exception: the failure of an append whose result was never requested.
         """
-        # A forked child has a copy of the service without its threads, perhaps with a lock that is held for
-        # good. The parent's appends are not the child's to flush or to abort.
+        # A forked child has a copy of the service without its threads, perhaps with a lock that is never
+        # released. The child must not flush or abort the parent's appends.
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -512,7 +512,7 @@ class AppendService:
             # Stop in any case: otherwise the threads would keep appending after the flush has failed.
             with self._lock:
                 closed = ClosedError("append service", "it was closed before the append was done")
-                # Every pending append ends here, so nobody waits for one that no thread will send.
+                # Every pending append ends here, so no caller waits for one that no thread will send.
                 outcome = self._queue.fail_all(closed)
                 self._stopped = True
                 self._work.notify_all()
@@ -600,7 +600,7 @@ class AppendService:
 
         with self._lock:
             # With MEMORY the bytes are copied under the lock. That is short, and the caller may reuse its
-            # buffer at once.
+            # buffer immediately.
             target = self._wait(self._room, place, no_room)
             if target is BufferTarget.MEMORY:
                 batch.spool.memory += content
@@ -705,8 +705,8 @@ class AppendService:
                     case Send():
                         self._carry_out(self._send(work))
                     case Await():
-                        # A dependency that has ended calls back at once, in this thread, which must not hold
-                        # the lock.
+                        # A dependency that has ended calls back immediately, in this thread, which must not
+                        # hold the lock.
                         for dependency in work.batch.dependencies:
                             dependency.add_done_callback(partial(self._dependency_done, work.batch))
                     case Resolve():
@@ -749,7 +749,7 @@ class AppendService:
     def _send(self, work: Send) -> Resolve:
         batch = work.batch
         with self._lock:
-            # From here on the call counts as in flight, and, after SLOW_S, as hanging.
+            # After this, the call counts as in flight, and, after SLOW_S, as hanging.
             self._begun[batch] = self._clock()
         try:
             # Make one attempt. The queue decides about the next one, because a retry must keep the batch
@@ -812,8 +812,8 @@ class AppendService:
         for spool in outcome.freed:
             spool.close()
         if outcome.error is not None and outcome.ended:
-            # An error without a failed journal is the answer to an append that suspends its journal, which is
-            # what its caller wanted.
+            # An error without a failed journal is the answer to an append that suspends its journal, as its
+            # caller requested.
             journal_queue = outcome.ended[0].journal_queue
             level = logging.INFO if journal_queue.failure is None else logging.ERROR
             _LOGGER.log(

@@ -76,7 +76,7 @@ class AppendSpool:
             assert self._file is not None
             # By position, so that a second attempt begins at the first byte without a seek.
             content = os.pread(self._file.fileno(), min(MAX_CONTENT_BYTES, self.disk_bytes - at), at)
-            # The file was truncated by somebody else. Sending only the rest would lose bytes silently.
+            # Another program has truncated the file. Sending only the rest would lose bytes silently.
             if not content:
                 raise OSError(f"spool file ends at {at}, {self.disk_bytes} bytes were written to it")
             at += len(content)

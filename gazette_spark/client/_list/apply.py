@@ -92,8 +92,8 @@ def apply_in_batches(changes: Sequence[C], size: int, apply: Callable[[Sequence[
         raise ProtocolError("ApplyRequest", f"invalid batch size ({size}; expected 0 or more)")
     size = size or max(1, len(changes))
     revision = 0
-    # The batches are separate transactions: after a failure, those before it stay. The error says how many,
-    # so that the caller can continue or undo.
+    # The batches are separate transactions: after a failure, those before it stay. The error has their
+    # number, so that the caller can continue or undo.
     for begin in range(0, len(changes), size):
         try:
             revision = apply(changes[begin : begin + size])

@@ -233,12 +233,12 @@ def name_hint(client: ListsJournals, name: str) -> str:
     try:
         listed = client.list_journals(f"prefix={parent or f'{name}/'}", limit=NAMES_COMPARED)
     except GazetteError:
-        return ""  # The original error says more than this one.
+        return ""  # The original error is more useful than this one.
     names = [journal.spec.name for journal in listed]
     if below := sum(other.startswith(f"{name}/") for other in names):
         many = "+ journals" if len(names) >= NAMES_COMPARED else f" journal{'s'[: below > 1]}"
         return f"; did you mean the prefix '{name}/' ({below}{many})?"
-    # Imported here because such failures are rare, and each of Spark's workers loads this module.
+    # Imported here because such failures are rare, and each of Spark's workers imports this module.
     from difflib import get_close_matches
 
     # Names are compared without the common prefix, which would make all of them similar.
@@ -410,7 +410,7 @@ def list_fragments(
             listed.append(ListedFragment(fragment, message.signed_url))
         if page.next_page_token == 0 or (limit and len(listed) >= limit):
             return listed
-        # A broker that repeated a token would be asked forever.
+        # If a broker repeated a token, the listing would never end.
         if page.next_page_token <= request.next_page_token:
             raise ProtocolError("FragmentsResponse.NextPageToken", "it does not grow from page to page")
         request.next_page_token = page.next_page_token

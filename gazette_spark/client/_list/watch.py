@@ -13,7 +13,7 @@ within a listing, against the protocol,    the current listing is discarded; bac
 with a revision that is not new
 clean end within the very first listing    three times in a row: the watch fails as unsupported
 UNKNOWN, INTERNAL                          back-off, six times in a row, then the watch fails
-its age                                    at once; every few minutes without the last header
+its age                                    immediately; every few minutes without the last header
 everything else: token, unsupported call   the watch fails, and its callers get the error
 =========================================  =====================================================
 
@@ -218,7 +218,7 @@ class LiveList(Closing, ABC):
                 return
             self._latest = listing
             self._changed.notify_all()
-        # The lock is not held, here and for the callback below, which may call this list.
+        # The lock is not held here or for the callback below, which may call this list.
         observe_routes(self._client.default_connection, listing)
         if self._on_update is not None:
             try:

@@ -60,11 +60,11 @@ class ChunkReader(Closing, ABC):
     def __init__(self, journal: str) -> None:
         self.journal = journal
         self.jumps: list[tuple[int, int]] = []
-        """Jumps so far, each as the requested offset and the next available one."""
+        """Previous jumps, each as the requested offset and the next available one."""
         self._jumps_raised = 0
         self._rest = _NOTHING
         self._rest_at = 0
-        # Nobody waits for this lock: two threads would each read every other chunk, so one gets an error.
+        # No thread waits for this lock: two threads would each read every other chunk, so one gets an error.
         self._in_use = threading.Lock()
 
     @abstractmethod
@@ -329,7 +329,7 @@ class BufferedChunks(_Buffered):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to ``size`` bytes, fewer only at the end or before a jump."""
-        # None or no bytes mean the end, or a jump that the raw file still holds.
+        # None or no bytes mean the end, or a jump that the raw file must still raise.
         return super().read(size) or self._nothing()
 
     def read1(self, size: int = -1, /) -> bytes:

@@ -119,8 +119,8 @@ def _gzip(stream: BinaryStream) -> Iterator[bytes]:
 
 
 def _zstandard(stream: BinaryStream) -> Iterator[bytes]:
-    # A frame says how large a window it needs, and the decoder allocates it. A damaged or malicious frame
-    # must not take gigabytes.
+    # A frame contains the size of the window that it needs, and the decoder allocates it. A damaged or
+    # malicious frame must not take gigabytes.
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
     # The decompressor only calls the stream's read().
     reader = decompressor.stream_reader(

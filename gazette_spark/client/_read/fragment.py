@@ -1,8 +1,8 @@
 """Reads the content of a stored fragment and checks it against the fragment's name.
 
 The name has the content's span and SHA-1. The length is always compared, and the sum whenever all of the
-content was read, even if the reader only needs its end. A small fragment is withheld until both are known to
-be right; of a large one, only the last piece is. So a reader that reaches the end of a fragment has exactly
+content was read, even if the reader only needs its end. A small fragment is withheld until both have been
+checked; of a large one, only the last piece is. So a reader that reaches the end of a fragment has exactly
 the bytes that were written. Gazette's own reader only compares the length.
 
 :mod:`gazette_spark.client._read.fragment_urls` opens the file.
@@ -42,7 +42,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 
 HELD_BYTES = 4 << 20
-"""Maximum size of a fragment that is withheld until it is known to be right."""
+"""Maximum size of a fragment that is withheld until it has been checked."""
 
 HASH_ASIDE_BYTES = 4 << 20
 """Minimum size of a compressed fragment whose sum is computed by a separate thread during decoding."""
@@ -294,7 +294,7 @@ def _verified(
                 # as it was written.
                 if behind == fragment.end and stop == fragment.end:
                     # Reading further takes the decoder to the end of the file, where its codec's checksum is.
-                    # This also shows whether the file has more than the name says.
+                    # This also shows whether the file has more bytes than its name says.
                     if next(pieces, b""):
                         raise _corrupt(fragment, source, "it continues past its end", FragmentTooLongError)
                     actual = digest.digest() if whole else fragment.sum
@@ -358,7 +358,7 @@ class _DigestAside:
 
     def end(self) -> None:
         """End the thread after it has taken all pieces. May be called again."""
-        # While the interpreter exits, the thread may be stopped already, and `put` would wait forever.
+        # While the interpreter exits, the thread may be stopped already, and `put` could wait forever.
         if self._thread.is_alive() and not sys.is_finalizing():
             self._pieces.put(b"")
             self._thread.join()

@@ -271,7 +271,7 @@ def check_url(url: str) -> None:
     source = without_query(url)[:200]
     if not url or len(url) > MAX_URL_CHARS or re.search(r"[\x00-\x1f\x7f]", url):
         raise ProtocolError(
-            URL_FIELD, f"{source!r} is not a URL to open: empty, too long, or of no characters"
+            URL_FIELD, f"{source!r} is not a URL to open: empty, too long, or with control characters"
         )
     if url.startswith(FILE_SCHEME):
         return
@@ -335,7 +335,7 @@ def _open_file(
     try:
         start = fragment.begin
         if fragment.codec == pb.NONE:
-            # Without compression the size is known at once, and bytes before the offset need not be read.
+            # Without compression the size is known immediately, and bytes before the offset need not be read.
             size = os.fstat(file.file.fileno()).st_size
             if size != fragment.length:
                 problem = f"it has {size} bytes, not {fragment.length}"

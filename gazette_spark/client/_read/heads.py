@@ -347,8 +347,8 @@ def settle_head(
     ===============================  ===========================================================
 
     The append changes nothing, not even the suspension of a journal, but needs a token that may append.
-    Without such a token, and while brokers refuse appends, the members are asked again until the timeout. The
-    members are called through the journal's route if this client can reach them; any broker proxies the
+    Without such a token, and while brokers refuse appends, the members are called again until the timeout.
+    The members are called through the journal's route if this client can reach them; any broker proxies the
     append.
 
     Args:

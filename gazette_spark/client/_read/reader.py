@@ -72,7 +72,7 @@ HURRIED_S = 1.0
 """Seconds of an attempt that is too short to prove anything about a broker that does not answer."""
 
 STORE_TRIES = 3
-"""Number of attempts to read a fragment from a busy store before the broker is asked for it."""
+"""Number of attempts to read a fragment from a busy store before it is requested from the broker."""
 
 
 class Stream(Protocol):
@@ -303,16 +303,16 @@ class _FragmentAccess:
 
     def __init__(self, opener: FragmentOpener, *, asks_for_urls: bool) -> None:
         self.asks_for_urls = asks_for_urls
-        """Whether to ask the broker for URLs instead of the bytes of stored fragments."""
+        """Whether to request URLs from the broker instead of the bytes of stored fragments."""
         self._opener = opener
         self._never_by_url = False
         self._proxied_to = -1
         """End of the fragment that must be read through the broker."""
         self._signed_again = -1
-        """Begin of the fragment whose URL has been renewed."""
+        """First offset of the fragment whose URL has been renewed."""
 
     def by_url(self, offset: int) -> bool:
-        """Return whether the next call should ask for URLs."""
+        """Return whether the next call should request URLs."""
         return self.asks_for_urls and not self._never_by_url and offset >= self._proxied_to
 
     def prefers_url(self, message: pb.ReadResponse) -> bool:
@@ -356,11 +356,11 @@ class _FragmentAccess:
 
 
 class _Members:
-    """The members of a journal's route that had no bytes at the reader's offset, and the one to ask next.
+    """The members of a journal's route that had no bytes at the reader's offset, and the one to call next.
 
-    A member may lack bytes that its peers have: a replica that has replaced a dead broker knows only stored
+    A member may lack bytes that its peers have: a replica that has replaced a dead broker has only stored
     fragments until it lists the store again. So if a member has no bytes at an offset, the journal's primary
-    is asked as well. If a member has only later bytes, all members are asked.
+    is called as well. If a member has only later bytes, all members are called.
     """
 
     def __init__(self) -> None:
@@ -380,7 +380,7 @@ class _Members:
             candidates += range(len(members))
         member = next((candidate for candidate in candidates if candidate not in self._asked), None)
         if member is None:
-            # All were asked. The next call, after the back-off, begins another round.
+            # All were called. The next call, after the back-off, begins another round.
             self._asked.clear()
             return False
         self._asked.add(member)
@@ -393,7 +393,7 @@ class _Members:
         return member
 
     def clear(self) -> None:
-        """Forget which members were asked, because the reader has moved on."""
+        """Forget which members were called, because the reader has moved on."""
         self._asked.clear()
 
 
@@ -402,7 +402,7 @@ class RetryReader(ChunkReader):
 
     If the journal has lost bytes, there is a jump: the next chunk's offset is larger than the end of the
     previous one, and ``jumps`` has an entry. Only :meth:`read` and :meth:`readinto` raise for it. A jump to
-    or past ``end_offset`` gives no chunk, only the entry in ``jumps``.
+    or past ``end_offset`` yields no chunk, and only adds an entry to ``jumps``.
 
     For one thread, but any thread may call :meth:`cancel` and :meth:`close`. After an error the reader's
     offset is unchanged: ``next`` tries again from there.
@@ -534,7 +534,7 @@ class RetryReader(ChunkReader):
             if not isinstance(error, GazetteError):
                 raise
             failure = error
-        # ClosedError says more than the error of a cancelled call. A chunk that has arrived is not lost.
+        # ClosedError is more useful than the error of a cancelled call. A chunk that has arrived is not lost.
         if chunk is None and (failure := self._ended() or failure):
             raise failure
         return chunk
@@ -589,8 +589,8 @@ class RetryReader(ChunkReader):
                 # past the requested one, behind bytes that the journal has lost.
                 self._offset = reader.offset
             # A clean end is not the end of the read. Brokers also end a stream when they stop, when the
-            # journal moves to others, when a token expires, and at a fragment's end; then the loop goes on at
-            # the next offset.
+            # journal moves to others, when a token expires, and at a fragment's end; then the loop continues
+            # at the next offset.
             if self._stopped.is_set() or self._at_end():
                 return
 
@@ -603,7 +603,7 @@ class RetryReader(ChunkReader):
                     return
 
             # Find out why the call ended, for the caller. If a deadline left no time for the call, the
-            # broker's previous answer says more.
+            # broker's previous answer is more useful.
             if self._earlier and self._try_s < HURRIED_S and is_no_answer(cause):
                 cause = self._earlier
             self._earlier = cause
@@ -652,11 +652,11 @@ class RetryReader(ChunkReader):
         )
 
     def _open(self, request: pb.ReadRequest) -> Stream:
-        # A call on a half-open connection gives no sign of it. The deadline ends the call, and the next one,
+        # A call on a half-open connection does not notice it. The deadline ends the call, and the next one,
         # on a new connection, costs a millisecond (decision 0003).
         self._try_s = timeout_s = min(self._idle_timeout_s, max(self._left_s(), MARGIN_S))
         stream = None
-        # The chosen member is asked once. If this client cannot call it, the call goes to the usual broker.
+        # The chosen member is called once. If this client cannot call it, the call goes to the usual broker.
         if (member := self._members.take_next()) is not None and self._open_member is not None:
             stream = self._open_member(*member, request, timeout_s)
         return self._open_stream(request, timeout_s) if stream is None else stream

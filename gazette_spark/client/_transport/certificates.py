@@ -67,7 +67,7 @@ def load_pair(
     context: ssl.SSLContext,
     cert: bytes,
     key: bytes,
-    password: Callable[[], str] = lambda: "",  # Otherwise OpenSSL would ask on the terminal.
+    password: Callable[[], str] = lambda: "",  # Otherwise OpenSSL would prompt on the terminal.
 ) -> None:
     """Make a context present a certificate."""
     with ExitStack() as stack:
@@ -116,7 +116,7 @@ _SHORT_TIME = 13
 def _der_element(data: bytes) -> tuple[int, bytes, bytes]:
     """Return an element's tag, its content, and the data after it."""
     tag, size, at = data[0], data[1], 2
-    # In the long form the first byte says how many bytes the length has.
+    # In the long form the first byte is the number of bytes of the length.
     if size & _DER_LONG:
         at += size & ~_DER_LONG
         size = int.from_bytes(data[2:at], "big")

@@ -198,7 +198,7 @@ class Connection:
         self._tried_at: float | None = None
         self.problem = ""
         """Why the last call could not reach the broker."""
-        # The garbage collector may close a dropped reader in any thread, even one that holds the lock.
+        # The garbage collector may close a dropped reader in any thread, even in one that has the lock.
         self._lock = threading.RLock()
         # Channels wait here for the next reader, because making a connection costs more than a short read.
         self._idle: list[grpc.Channel] = []

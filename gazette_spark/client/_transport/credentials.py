@@ -2,8 +2,8 @@
 
 A token is fixed, or comes from a file or a function, or is signed for each call with keys that the client
 shares with the brokers. A signed token claims only the capabilities of its call. A read that outlives its
-token ends cleanly and continues with the next one. The same holds for a file, if it gets a new token in time.
-A fixed token cannot be renewed.
+token ends cleanly and continues with the next one. The same is true for a file, if it gets a new token in
+time. A fixed token cannot be renewed.
 
 Certificates and keys are files, which are checked for changes at each connection, or their contents.
 
@@ -52,7 +52,7 @@ def _stamp(path: str) -> Stamp:
 
 
 class TokenFile:
-    """A file that holds a token, read again when it changes. Thread-safe.
+    """A file that contains a token, read again when it changes. Thread-safe.
 
     While it cannot be read, or has no token, the last token stays in use, because the file may be about to be
     written.
@@ -91,7 +91,7 @@ class TokenFile:
                 try:
                     self._read()
                 except OptionError as error:
-                    self._stamp = stamp  # So that each change gives only one warning.
+                    self._stamp = stamp  # So that each change causes only one warning.
                     log.warning("token file cannot be used, its last token stays in use: %s", error)
             return self._token
 
@@ -194,7 +194,7 @@ class Credentials:
         return f"Credentials({shown})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("Credentials cannot be pickled: they hold secrets")
+        raise TypeError("Credentials cannot be pickled: they contain secrets")
 
     def metadata(self, claims: Claims | Callable[[], Claims], lifetime_s: float = LIFETIME_S) -> Metadata:
         """Return the metadata of a call with these claims, valid for at most ``lifetime_s``.
@@ -287,7 +287,7 @@ class TlsOptions:
     def __reduce__(self) -> tuple[type[TlsOptions], tuple[str | bytes | None, ...]]:
         """Pickle only the paths, without keys. The files are read again where the object is unpickled."""
         if self.key:
-            raise TypeError("TlsOptions of a key's content cannot be pickled: they hold a secret")
+            raise TypeError("TlsOptions of a key's content cannot be pickled: they contain a secret")
         return TlsOptions, (self.ca_file, self.cert_file, self.key_file, self.ca, self.cert)
 
     @property
@@ -322,4 +322,4 @@ class TlsOptions:
         path = getattr(self, f"{part}_file")
         if path:
             return _OPTION_OF_FILE[part], repr(path)
-        return _OPTION_OF_CONTENT[part], "a content (not shown)"
+        return _OPTION_OF_CONTENT[part], "content (not shown)"

@@ -79,7 +79,7 @@ def unverified_context(pair: tuple[bytes, bytes] | None) -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with suppress(NotImplementedError):
-        # As gRPC's clients do, because a server may close a connection that does not ask for HTTP/2.
+        # As gRPC's clients do, because a server may close a connection that does not offer HTTP/2.
         context.set_alpn_protocols(["h2"])
     if pair is not None:
         load_pair(context, *pair)

@@ -320,7 +320,7 @@ def test_contents_in_place_of_files(files: Files) -> None:
     by_file = TlsOptions(files.ca_file, files.cert_file, files.key_file)
     assert (options.authorities, options.pair) == (by_file.authorities, by_file.pair)
     assert "BEGIN" not in repr(options)
-    with pytest.raises(TypeError, match="hold a secret"):
+    with pytest.raises(TypeError, match="contain a secret"):
         pickle.dumps(options)
 
 
