@@ -14,7 +14,7 @@ whereas the sequencer considers it a copy of that message. No publisher makes su
 only a replay of the transaction could reveal it.
 
 A transaction may begin long before its acknowledgement. Its messages are ``PENDING`` when they are sequenced,
-and a :class:`Closings` describes the transaction when its fate is decided. A caller that has not kept the
+and a :class:`Closings` describes the transaction when it has ended. A caller that has not kept the
 messages reads them again with :class:`Replay`.
 """
 
@@ -54,7 +54,7 @@ REMEMBERED = 1024
 """Number of a journal's producers that are remembered regardless of age: those that wrote most recently.
 
 Producers choose their clocks. If only age counted, one message of the year 2100 would make a reader forget
-all other producers, and deliver their retried appends twice from then on. Neither the time of reading nor the
+all other producers, and deliver their later retried appends twice. Neither the time of reading nor the
 time of fragments can replace the clocks: a range that is read twice, by a stream and years later by
 ``verify``, must give the same rows. The order in which producers write is in the journal's bytes, and no
 producer can write in the name of another."""
@@ -70,11 +70,11 @@ class ProducerStates:
     last_clocks: Clocks
     """Largest clock of the open transaction; equal to ``last_acks`` without one."""
     begins: Offsets
-    """Begin of the open transaction, ``NO_TRANSACTION`` or ``LOST``."""
+    """First offset of the open transaction, ``NO_TRANSACTION`` or ``LOST``."""
     last_offsets: Offsets
-    """Begin of the producer's last message."""
+    """First offset of the producer's last message."""
     newest: int = 0
-    """Largest clock of the journal so far."""
+    """Largest clock of the journal up to now."""
 
     def __len__(self) -> int:
         return len(self.producers)
@@ -130,7 +130,7 @@ class Closings:
 
     producers: npt.NDArray[np.int64]
     begins: Offsets
-    """Begin of the transaction."""
+    """First offset of the transaction."""
     last_acks: Clocks
     """Messages up to this clock are copies of messages before the transaction."""
     ack_clocks: Clocks
@@ -190,7 +190,7 @@ def sequence(states: ProducerStates, uuids: UuidColumns, offsets: Offsets) -> Se
     Args:
         states: States of the producers at the first message.
         uuids: The messages' UUIDs. A message without one, or with a clock of 0, is always committed.
-        offsets: Begin of each message, ascending.
+        offsets: First offset of each message, ascending.
     """
     ack_offsets = np.full(len(uuids), DROPPED, np.int64)
     # A message without a UUID or a clock has opted out: it commits itself and changes no producer's state.
@@ -201,7 +201,7 @@ def sequence(states: ProducerStates, uuids: UuidColumns, offsets: Offsets) -> Se
         return Sequenced(ack_offsets, Closings.of(()), states)
 
     # Producers do not depend on each other. Sorted by producer, in the journal's order within each, the
-    # messages of a producer are one run, which array operations can handle for all producers at once.
+    # messages of a producer are one run, which array operations can handle for all producers together.
     runs = _Runs.of(states, uuids, offsets, rows[np.argsort(uuids.producers[rows], kind="stable")])
 
     # A forgotten producer starts over, as if its first message here were its first ever. This must be decided
@@ -238,9 +238,9 @@ class _Runs:
 
     producers: npt.NDArray[np.int64]
     heads: npt.NDArray[np.int64]
-    """Begin of each producer's run in ``order``."""
+    """First index of each producer's run in ``order``."""
     tails: npt.NDArray[np.int64]
-    """End of each producer's run in ``order``."""
+    """Index after each producer's run in ``order``."""
     last_acks: Clocks
     last_clocks: Clocks
     begins: Offsets
@@ -376,7 +376,7 @@ class _Runs:
 def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets: Offsets) -> Closings:
     """Sequence all runs as if their clocks ascended, and return the transactions that ended in runs that do.
 
-    The states of other producers do not change. The fates of their messages are wrong, and the caller
+    The states of other producers do not change. The results for their messages are wrong, and the caller
     replaces them.
     """
     heads, tails, flags = runs.heads, runs.tails, runs.flags
@@ -389,7 +389,7 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
     is_end = flags != CONTINUE_TXN
     next_end = np.minimum.accumulate(np.where(is_end, index, count)[::-1])[::-1]
     is_open = next_end >= np.repeat(tails, tails - heads)
-    # Index 0 replaces a missing end, so that look-ups are valid; those fates are replaced below. An end is
+    # Index 0 replaces a missing end, so that look-ups are valid; those results are replaced below. An end is
     # always delivered itself, because its clock is above the last one. An acknowledgement has the largest
     # clock of its transaction, so it commits all of it.
     end = np.where(is_open, 0, next_end)

@@ -41,7 +41,7 @@ class Message(Protocol):
         """Return the message's UUID. :data:`NIL_UUID` opts the message out of sequencing."""
 
     def set_uuid(self, stamp: uuid.UUID) -> None:
-        """Give the message a UUID. A class without a place for one does nothing."""
+        """Give the message a UUID. A class that has no UUID does nothing."""
 
     def new_acknowledgement(self, journal: str) -> Message:
         """Return a message of this class that acknowledges this and other messages in a journal.

@@ -330,7 +330,7 @@ def read_uncommitted(
         client: Client of the brokers.
         journal: Name of the journal.
         new_message: Makes messages; by default a :class:`~gazette_spark.message.RawMessage`.
-        offset: Begin of a message; -1 for the write head.
+        offset: First offset of a message; -1 for the write head.
         uuid_path: Place of the UUID in a ``RawMessage``; see :mod:`gazette_spark.message.locator`.
         how: Keywords of ``Client.read``.
 
@@ -360,8 +360,8 @@ def read_committed(
         journal: Name of the journal.
         new_message: Makes messages; by default a :class:`~gazette_spark.message.RawMessage`.
         sequencer: Sequencer from a checkpoint, to continue there; by default a new one.
-        offset: Begin of a message, by default the sequencer's offset. An earlier transaction is delivered
-            only from this offset on.
+        offset: First offset of a message, by default the sequencer's offset. An earlier transaction is
+            delivered only from this offset on.
         uuid_path: Place of the UUID in a ``RawMessage``; see :mod:`gazette_spark.message.locator`.
         fail_on_data_loss: Raise if bytes of an acknowledged transaction are gone.
         how: Keywords of ``Client.read``.

@@ -8,7 +8,7 @@ content type                      place                                       fo
 ``application/x-protobuf-fixed``  a field, by default 1                       ``bytes``, 16 of them
 ================================  ==========================================  ==========================
 
-In Gazette the message's type determines the place; these are the places of its own examples and of Estuary
+In Gazette the message's type determines the place; these are the places in its examples and in Estuary
 Flow. A record without a UUID, or with a null or empty one, opts out of sequencing. Any other value in that
 place is an error, as in Gazette, and so is a record that does not have its content type.
 
@@ -246,7 +246,7 @@ def _reading_json(record: bytes) -> Iterator[None]:
     except (json.JSONDecodeError, IndexError) as error:
         raise MessageError(f"not JSON ({error}): {_shown(record)}") from None
     except RecursionError:
-        raise MessageError(f"JSON of too many levels: {_shown(record)}") from None
+        raise MessageError(f"JSON with too many levels: {_shown(record)}") from None
 
 
 def _no_object(token: str, record: bytes) -> MessageError:
@@ -316,7 +316,7 @@ class CsvColumn:
     def _find(self, record: bytes) -> tuple[int, int]:
         spans = _spans(record)
         if self.index >= len(spans):
-            raise MessageError(f"{len(spans)} fields, but no field of index {self.index}: {_shown(record)}")
+            raise MessageError(f"{len(spans)} fields, but no field with index {self.index}: {_shown(record)}")
         return spans[self.index]
 
 

@@ -12,7 +12,7 @@ Storing the intents before the first one is written makes the transaction atomic
 them are written again, byte for byte, or none was written. The bytes contain producer and clock, so a reader
 that has seen an ACK drops its repetition.
 
-A message gets its UUID while its writer holds the journal's append. So the clocks of one publisher ascend in
+A message gets its UUID while its writer has the journal's append. So the clocks of one publisher ascend in
 each journal, regardless of threads, and readers can drop the copies that a retried append leaves.
 """
 
@@ -204,7 +204,7 @@ class Publisher:
 def write_ack_intents(
     client: Client, intents: Iterable[AckIntent], *, timeout_s: float | None = None
 ) -> list[str]:
-    """Append intents as :func:`append_ack_intents` does, and return the journals that no longer exist."""
+    """Append intents as :func:`append_ack_intents` does; return the journals that are gone."""
     ends = append_ack_intents(client, intents, timeout_s=timeout_s)
     return [journal for journal, end in ends.items() if end is None]
 

@@ -23,7 +23,7 @@ ACK       else                        ACK_COMMIT_REPLAY           the same, afte
 Unknown flags count as OUTSIDE. A message with clock 0, such as that of the nil UUID, is delivered and changes
 no state.
 
-Memory is bounded: a ring holds the newest messages of all producers. If an ACK commits messages that have
+Memory is bounded: a ring has the newest messages of all producers. If an ACK commits messages that have
 left the ring, they are read from the journal again: ``replay_range`` returns the range, and ``start_replay``
 takes its messages. Then ``step`` returns the committed messages one by one, the ACK last.
 
@@ -170,7 +170,7 @@ class Sequencer:
         """
         if self._emit is not None:
             # Messages of two transactions would mix, and a checkpoint could not express the progress of each.
-            raise SequencerError(envelope.journal, envelope.begin, "step() has committed messages left")
+            raise SequencerError(envelope.journal, envelope.begin, "step() still has committed messages")
 
         # The ring bounds memory regardless of the length of transactions, so its oldest message is dropped.
         # Its sequence remembers `begin`, so that the message can be read again if an ACK commits it. As in
@@ -250,7 +250,7 @@ class Sequencer:
                 return Outcome.OUTSIDE_ALREADY_ACKED
             if sequence.begin != NO_OFFSET:
                 # The producer mixes both kinds of publishing in one journal. This message moves `min` past
-                # its open messages, so no ACK could commit them any longer.
+                # its open messages, so no later ACK could commit them.
                 _warn("OUTSIDE_TXN discards the producer's open transaction", envelope, sequence)
             outcome = Outcome.OUTSIDE_COMMIT
             sequence.entries.clear()
@@ -297,7 +297,7 @@ class Sequencer:
                     self._must_replay = False
                     continue
                 if envelope.journal != journal or envelope.begin < begin or envelope.end > end:
-                    problem = f"a replay of [{begin}, {end}) brought [{envelope.begin}, {envelope.end})"
+                    problem = f"a replay of [{begin}, {end}) returned [{envelope.begin}, {envelope.end})"
                     raise SequencerError(journal, begin, f"{problem} of {envelope.journal!r}")
                 self._replay = replay
                 producer, stamp, _ = split_uuid(envelope.message.get_uuid())

@@ -202,7 +202,7 @@ def test_csv_fields_are_pythons(fields: list[str]) -> None:
 def test_csv_without_the_column_is_refused() -> None:
     """A record with too few fields, with odd quotes or another text in the column is an error."""
     for record, says in (
-        (b"a,b", "2 fields, but no field of index 2"),
+        (b"a,b", "2 fields, but no field with index 2"),
         (b'"a"b,c,d', "not a CSV record"),
         (b"a,b,c", "'c' is not a UUID"),
     ):

@@ -253,9 +253,9 @@ def test_a_replay_that_fails_is_started_again() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (Envelope("b", 0, 10, messages("A1C")[0].message), "brought \\[0, 10\\) of 'b'"),
-        (messages("A1C", {"a": -10})[0], r"a replay of \[0, 20\) brought \[-10, 0\) of 'a'"),
-        (messages("A1C", {"a": 11})[0], r"brought \[11, 21\)"),
+        (Envelope("b", 0, 10, messages("A1C")[0].message), "returned \\[0, 10\\) of 'b'"),
+        (messages("A1C", {"a": -10})[0], r"a replay of \[0, 20\) returned \[-10, 0\) of 'a'"),
+        (messages("A1C", {"a": 11})[0], r"returned \[11, 21\)"),
     ],
     ids=["journal", "before", "after"],
 )
@@ -281,7 +281,7 @@ def test_what_is_out_of_order_is_refused() -> None:
     assert sequencer.step() is None
     sequencer.queue(history[0])
     sequencer.queue(history[1])
-    with pytest.raises(SequencerError, match=r"'a', offset 20: step\(\) has committed messages left"):
+    with pytest.raises(SequencerError, match=r"'a', offset 20: step\(\) still has committed messages"):
         sequencer.queue(history[2])
     with pytest.raises(SequencerError, match="start_replay"):
         sequencer.step()
