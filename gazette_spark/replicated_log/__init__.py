@@ -2,10 +2,10 @@
 
 The primary commits entries with a :class:`Writer`, and secondaries fetch them with a :class:`Receiver`, each
 once and in the log's order. From time to time the primary writes a checkpoint, at which a node with a
-snapshot can start. When a primary is gone, a secondary takes over the log: from then on the old primary can
+snapshot can start. When a primary is gone, a secondary takes over the log: after that the old primary can
 no longer append, even if it still runs.
 
-The guarantees, and why they hold:
+The guarantees, and their reasons:
 
 - *An acknowledged entry stays, and is fetched once.* Appends are retried until the broker answers, so an
   entry may be in the journal more than once. Each has a UUID whose clock increases along the log: a record

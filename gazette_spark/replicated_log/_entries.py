@@ -43,7 +43,7 @@ def checkpoint_frame(stamp: uuid.UUID, begin: int, *, last: int, version: int) -
     Args:
         stamp: The record's UUID.
         begin: Offset of the frame.
-        last: Begin of the previous entry, or NO_ENTRY.
+        last: First offset of the previous entry, or NO_ENTRY.
         version: The log's version from the checkpoint on.
     """
     record = LogEntry(uuid=stamp.bytes, earliestOffset=begin, version=version)
@@ -142,7 +142,7 @@ class FrameBuffer:
         # Compare even a part of the magic number: garbage at the end of a log is an immediate error, not a
         # record to wait for.
         if head[: len(MAGIC)] != MAGIC[: len(head)]:
-            problem = "no frame begins there; an offset of a log is the begin or the end of an entry"
+            problem = "no frame begins there; an offset of a log is the beginning or the end of an entry"
             raise RecordError(self._journal, self.begin, problem)
         if len(head) < HEADER_BYTES:
             return None

@@ -1,7 +1,7 @@
 """Commits a primary's entries to a log, and makes its checkpoints.
 
 A writer is passive until its first append, which takes over the log: it sets the register ``author``, and
-from then on the previous writer is fenced. Entries go through an
+after that the previous writer is fenced. Entries go through an
 :class:`~gazette_spark.client.AppendService`: concurrent entries share an append, and each is retried until
 the broker answers. Appends that change registers are made separately by :meth:`Writer._change`: after an
 attempt without an answer, it reads the registers, which show whether the attempt succeeded.
@@ -205,7 +205,7 @@ class Writer:
         self._acknowledged = 0
         """Largest known end of a record: later records begin there or after it."""
         self._last: int | None = None
-        """Begin of this writer's last entry."""
+        """First offset of this writer's last entry."""
         self._closed = False
 
     def __repr__(self) -> str:
@@ -346,8 +346,8 @@ class Writer:
             raise CheckpointStateError(self.journal, "no checkpoint is prepared")
 
         def build(stamp: uuid.UUID, head: int) -> bytes:
-            # This writer knows its last entry. If it has not written one, the last is another writer's, or
-            # there is none.
+            # This writer has recorded its last entry. If it has not written one, the last is another
+            # writer's, or there is none.
             last = self._last if self._last is not None else self._last_in_log(head)
             return checkpoint_frame(stamp, head, last=last, version=version + 1)
 
@@ -398,7 +398,7 @@ class Writer:
             self.exit_checkpoint()
 
     def _last_in_log(self, head: int) -> int:
-        """Return the begin of the last entry before ``head``. Fragments begin with records."""
+        """Return the first offset of the last entry before ``head``. Fragments begin with records."""
         # From the newest fragment back, because the last entry is near the end. A fragment has whole appends,
         # so it begins with a record and can be read by itself.
         for listed in reversed(self._client.list_fragments(self.journal)):
