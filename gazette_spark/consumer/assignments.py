@@ -11,7 +11,7 @@ FAILED    none                        ended by an error; a new assignment starts
 ========  ==========================  ========================================================================
 
 A shard fails because of an error of its application or store, or because another process has taken its store
-over. Some of these causes are temporary, but the host cannot know which. So it starts the shard again: soon
+over. Some of these causes are temporary, but the host cannot tell which. So it starts the shard again: soon
 at first, and after twice the time for each further failure. The application may know better: if a shard
 failed with a :class:`~gazette_spark.errors.PermanentError`, the host does not start it again. If two
 processes keep taking a shard from each other, the delays grow as with any failure. In the meantime no message

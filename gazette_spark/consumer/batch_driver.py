@@ -180,7 +180,7 @@ class BatchDriver:
             return SourceJournals({}, {}, {})
         listing = self._client.list_journals(pb.LabelSelector(include=label_set({"name": names})))
         journal_specs = {listed.spec.name: listed.spec for listed in listing}
-        # A head below what a shard has read means lost bytes or a broker that is behind. The client asks
+        # A head below what a shard has read means lost bytes or a broker that is behind. The client checks
         # again before reporting it.
         offsets = {source: 0 for source in sources if split_meta(source)[0] in journal_specs}
         for spec in specs:

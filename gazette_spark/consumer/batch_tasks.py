@@ -103,8 +103,8 @@ class Row(NamedTuple):
     group: str = ""
     step: int = STEP_OTHER
     turn: int = 0
-    """Largest clock of the journal's messages so far, as a signed number. So older messages of other journals
-    come first, and the order within each journal is kept."""
+    """Largest clock of the journal's messages up to this one, as a signed number. So older messages of other
+    journals come first, and the order within each journal is kept."""
     journal: str = ""
     nth: int = 0
     begin: int = 0
@@ -139,7 +139,7 @@ class TaskShard:
         return RowStore(self.rows, initial, only_key=self.only_key)
 
     def progress(self) -> Progress:
-        """Return no offsets, because only the driver knows them."""
+        """Return no offsets, because only the driver has them."""
         return Progress({}, {})
 
 
@@ -165,7 +165,7 @@ class Job:
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Turn the numbers of reads into rows. This is the function for Spark's ``mapInArrow``."""
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-        # Spark may give a task no rows at all. Then a client is not needed.
+        # A task may get no rows at all. Then a client is not needed.
         if not numbers:
             return
         with open_client(self.options) as client:

@@ -305,8 +305,8 @@ class ShardClient(Closing):
             try:
                 return call(dial() if dial is not None else self._dialer.default, remaining_s)
             except GazetteError as error:
-                # The last attempt has little time. The error of an earlier attempt says more, if nothing was
-                # changed.
+                # The last attempt has little time. The error of an earlier attempt is more useful, if nothing
+                # was changed.
                 if refusal is not None and is_no_answer(error) and decide is retry.after_call:
                     raise refusal from None
                 refusal = error

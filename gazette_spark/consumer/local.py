@@ -1,10 +1,10 @@
 """Runs the shards of an application in this process, with one thread for each shard.
 
 Transactions overlap as in Gazette. This host is for development, tests and small jobs, and for consumers that
-need a low latency: a transaction takes as long as its appends. Hosts do not know each other. If two processes
-run the same shard, that does no harm: the store of the one that started first is fenced off. Processes that
-share the shards of an application are members of a cluster (:mod:`gazette_spark.consumer._cluster`), and run
-their shards by the same :class:`LocalShard`.
+need a low latency: a transaction takes as long as its appends. Hosts are independent of each other. If two
+processes run the same shard, that does no harm: the store of the one that started first is fenced off.
+Processes that share the shards of an application are members of a cluster
+(:mod:`gazette_spark.consumer._cluster`), and run their shards by the same :class:`LocalShard`.
 
 Each assignment of a shard has a thread, which ends with the assignment; see :meth:`LocalShard._serve`.
 """
@@ -101,7 +101,7 @@ class LocalShard:
         self._directory: Path | None = None
         self._after = after
         # One service makes all appends of the assignment, so closing it ends everything that the assignment
-        # writes. A service whose recorder was fenced off cannot append to that log any more, so the next
+        # writes. A service whose recorder was fenced off can no longer append to that log, so the next
         # assignment makes a new one.
         self.append_service = AppendService(client)
         self._lock = threading.Lock()
@@ -399,7 +399,7 @@ class LocalShard:
         attempt = 0
         while True:
             try:
-                # This is inside the loop, because a broker that has just started may not know the journal
+                # This is inside the loop, because a broker that has just started may not have the journal
                 # yet. Another content type is an immediate error: a player would mistake messages for damage.
                 check_recovery_log(self.client.get_journal(log).spec)
                 # Read hints again at each attempt, because another primary may have stored newer ones.
@@ -423,7 +423,7 @@ class LocalShard:
                     raise
                 attempt += 1
             finally:
-                # From here on, there is no replay that stop or promote would have to interrupt.
+                # After this, there is no replay that stop or promote would have to interrupt.
                 with self._lock:
                     self._player = None
         # Record under the author of the hand-off. If another host has taken over the log since then, the

@@ -76,7 +76,7 @@ class Result(NamedTuple):
     key: str
     """The key of state, the journal of a source or an intent, or the step of a failure."""
     value: str | None = None
-    """The JSON of state, the cause of a failure, or for a pace, the seconds that consuming took."""
+    """JSON of state, the cause of a failure, or for a pace, the seconds of consuming."""
     data: bytes | None = None
     """The serialized ``Checkpoint.Source`` of a source, or the bytes of an intent."""
     deleted: bool = False
@@ -196,7 +196,7 @@ def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable
         # Missing rows must not be mistaken for a journal without new messages: the checkpoint would stay
         # while the state has moved.
         if missing := sorted(journals - read_sources.keys()):
-            step, problem = f"reading journal {missing[0]!r}", "no task has reported how far it came"
+            step, problem = f"reading journal {missing[0]!r}", "no task has reported its progress"
             failures.setdefault(shard, ShardFailedError(shard, step, problem))
         if shard in failures:
             continue

@@ -1,7 +1,7 @@
 """Keeps the shards of one process: their specs and revisions, which of them run, and when they can be used.
 
 :class:`RunningShards` runs the shards that its owner names. A new spec, or a change of fields that a shard
-reads only once, starts the shard. Other changes are passed to the running shard. If the host wants that, a
+reads only once, starts the shard. Other changes are passed to the running shard. If the host requests that, a
 FAILED shard is started again after some time (:mod:`gazette_spark.consumer.assignments`).
 
 A :class:`ShardTable` decides what runs if there is only one process. It replaces Etcd: every change makes a
@@ -178,7 +178,7 @@ def unmet(read_through: dict[str, int], args: ResolveArgs, spec: pc.ShardSpec) -
 
 def drain_all(shards: Sequence[RunningShard], timeout_s: float) -> None:
     """Let shards commit what they have consumed, and wait for that. With a timeout of 0, do nothing."""
-    # Ask all of them first and then wait, so that they drain concurrently.
+    # Request this of all first and then wait, so that they drain concurrently.
     if timeout_s > 0:
         for shard in shards:
             shard.drain()
@@ -240,7 +240,7 @@ class RunningShards:
         shard, restarts = self._running[shard_id], self._restarts.get(shard_id)
         status = shard.status
         if status.code == pc.ReplicaStatus.FAILED:
-            # A status has a list of errors for people. The note says whether to wait or to act.
+            # A status has a list of errors for people. The note shows whether to wait or to act.
             if restarts is not None and restarts.is_due:
                 status.errors.append(restarts.note())
             elif shard.primary_loop.done() and _is_permanent(shard.primary_loop.exception()):
@@ -260,7 +260,7 @@ class RunningShards:
                 # because two of them in one process would fence each other.
                 self._begin(spec, self._ended.pop(shard_id, None))
             # A change that a running shard could follow restarts a failed one, because an operator who
-            # changes a spec wants the shard to try again.
+            # changes a spec expects the shard to try again.
             elif needs_restart(shard.spec, spec) or (
                 shard.spec != spec and shard.status.code == pc.ReplicaStatus.FAILED
             ):
@@ -287,7 +287,7 @@ class RunningShards:
             return list(self._ended.values())
 
     def close(self) -> list[RunningShard]:
-        """Stop all shards as :meth:`stop` does, and start no more."""
+        """Stop all shards as :meth:`stop` does, and start none after that."""
         with self._lock:
             # Set the flag under the same lock as the stop: a restart that is due now sees the flag, or its
             # shard is among those that are stopped.
@@ -341,7 +341,7 @@ class RunningShards:
     def _end(self, shard_id: str) -> None:
         # Keep it until it has ended, because a successor waits for it, and close waits for all.
         self._ended[shard_id] = shard = self._running.pop(shard_id)
-        # The next failure gets the first delay, because an operator has acted.
+        # The next failure gets the first delay again, because an operator has acted.
         if (timer := self._timers.pop(shard_id, None)) is not None:
             timer.cancel()
         if (restarts := self._restarts.get(shard_id)) is not None:
@@ -552,7 +552,7 @@ class ShardTable:
             return pc.UnassignResponse(shards=chosen)
 
     def close(self) -> list[RunningShard]:
-        """Begin to stop all shards, start no more, and return those that may not have ended."""
+        """Begin to stop all shards, start none after that, and return those that may not have ended."""
         return self._shards.close()
 
 

@@ -3,7 +3,7 @@
 ==========  ===========  ==================================================================================
 call        capability   of a caller whose claims do not cover a shard
 ==========  ===========  ==================================================================================
-List        LIST         the shard is left out
+List        LIST         the shard is omitted
 Stat        READ         SHARD_NOT_FOUND, as for a missing shard
 GetHints    READ         SHARD_NOT_FOUND
 Apply       APPLY        UNAUTHENTICATED, even if they cover the new spec; to delete a shard they must also

@@ -151,7 +151,7 @@ class StateTable:
         )
         self._table = DeltaTable(path=path, table=table)
         self._txn = 0
-        """Number of the newest transaction that this host knows."""
+        """Number of the newest transaction that this host has seen."""
         self._sorted_txn = 0
         """Number of the newest transaction when the state was last sorted."""
         self._sorted_now = False

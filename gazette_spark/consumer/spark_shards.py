@@ -27,7 +27,7 @@ from gazette_spark.consumer.transaction import TransactionCounts
 from gazette_spark.errors import ClosedError, OptionError, ShardFailedError
 from gazette_spark.protocol import consumer_pb2 as pc
 
-ELSEWHERE = "on Spark, its store and its appends are in tasks, and the driver knows only how far it has come"
+ELSEWHERE = "on Spark, its store and its appends are in tasks, and the driver has only its progress"
 
 
 class SparkShard:
@@ -182,7 +182,7 @@ class SparkShards:
         return f"SparkShards({self.table!r})"
 
     def opened(self, checkpoints: Mapping[str, pc.Checkpoint]) -> None:
-        """Set the checkpoints of the state table. From now on, shards run."""
+        """Set the checkpoints of the state table. After this, shards run."""
         self._checkpoints = dict(checkpoints)
         self._is_open = True
         for shard in self.table.running():

@@ -28,7 +28,7 @@ BUFFER_SIZE = 8192
 """Default number of messages in a ring buffer and in a read channel."""
 
 MAX_HOT_STANDBYS = 3
-"""Maximum number of standbys that a consumer gives a shard, regardless of its spec; Gazette's default."""
+"""Maximum number of standbys of a shard, regardless of its spec; Gazette's default."""
 
 
 def shard_spec(

@@ -44,7 +44,7 @@ A commit or an acknowledgement that fails ends the shard, so there is no state f
 time, in seconds from any origin.
 
 A message that is not delivered, because it is a copy or a rollback, is still read through.
-:meth:`Transactions.skipped` says where to report that: a caller of Stat may wait for its offset, and there
+:meth:`Transactions.skipped` returns where to report that: a caller of Stat may wait for its offset, and there
 may be no later message. Its offset gets into a stored checkpoint only with the next transaction.
 """
 
@@ -211,7 +211,7 @@ class Transactions:
         # transactions cheap. Also, a message that the sequencer has delivered cannot be put back.
         if self.reads and delivered:
             return Next.CONSUME
-        # At most two transactions overlap: a store is never asked to start a commit before the previous
+        # At most two transactions overlap: a store never starts a commit before the previous
         # commit has ended.
         if self.prior is not Prior.DONE:
             return Next.WAIT
@@ -303,8 +303,8 @@ class Transactions:
 class ApplicationCalls:
     """Calls an application for one transaction after another: begin, consume, finalize, finish.
 
-    Every ``begin_txn`` is followed by one ``finish_txn``, whatever fails in between. An exception of the
-    application becomes a ShardFailedError that names the step.
+    Every ``begin_txn`` is followed by one ``finish_txn``, even if a step between them fails. An exception of
+    the application becomes a ShardFailedError that names the step.
     """
 
     def __init__(
@@ -367,7 +367,7 @@ class ApplicationCalls:
         if self._has_begun:
             try:
                 self.finish(finished_operation(error))
-            except ShardFailedError:  # The error of the transaction says more.
+            except ShardFailedError:  # The error of the transaction is more useful.
                 logger.exception("shard.finish_txn_failed shard=%s", self._shard.spec.id)
 
     def _call(self, step: str, call: Callable[[], None]) -> None:
@@ -521,7 +521,7 @@ class TransactionLoop:
             raise ClosedError(f"shard {self._shard.spec.id!r}", "it was told to stop")
         except BaseException as error:
             # Catch BaseException, because begin_txn may have taken something for which other shards wait,
-            # such as a semaphore. finish_txn has to release it, whatever ends this thread.
+            # such as a semaphore. finish_txn has to release it, regardless of what ends this thread.
             self._calls.abort(error)
             if self._shard.stopping.is_set() and isinstance(error, ClosedError):
                 return

@@ -160,7 +160,7 @@ def test_a_player_follows_until_it_is_told(hosts: Hosts) -> None:
     assert files_below(found[0].directory) == expected
     with pytest.raises(RecorderFencedError):
         recorder.barrier().result(SOON)
-    with pytest.raises(ClosedError, match="already told how to end"):
+    with pytest.raises(ClosedError, match="its ending was already set"):
         standby.finish_at_write_head()
 
 

@@ -3,8 +3,8 @@
 The data and the rules are those of Gazette's allocator, because its members take turns with ours:
 
 - A member has at most one assignment of a shard. Slot 0 is the primary's.
-- A member has no more assignments than its limit. A member that exits gives up its assignments as far as
-  others have room for them.
+- A member has no more assignments than its limit. A member that exits gives up as many assignments as
+  others have room for.
 - Replicas of a shard are in at least two zones, if the members allow that.
 - An assignment is removed only if as many *consistent* replicas remain as the shard should have.
 

@@ -27,7 +27,7 @@ from gazette_spark.protocol import etcd_pb2 as pe
 CALL_S = 5.0
 """Seconds that a call may take.
 
-A watch without events asks after this time whether Etcd still serves it, and gives up after twice the time.
+A watch without events checks after this time whether Etcd still serves it, and fails after twice the time.
 """
 
 # gRPC's default limit is 4 MiB for a message. One call for all keys of a large application would fail.
@@ -180,15 +180,15 @@ class EtcdClient(Closing):
         return Lease(response.ID, float(response.TTL))
 
     def keep_alive(self, lease: int) -> float:
-        """Renew a lease; return the seconds for which it lasts from now on, or 0 if it has expired."""
+        """Renew a lease; return its remaining seconds, or 0 if it has expired."""
 
         def call(stub: _EtcdStub) -> Callable[..., list[pe.LeaseKeepAliveResponse]]:
             # Use a stream for each call, which ends at its deadline even if the connection is half-open.
             return lambda request, **options: list(stub.keep_alive(iter([request]), **options))
 
         responses = self._call(call, pe.LeaseKeepAliveRequest(ID=lease))
-        # An endpoint that is stopping may end the stream without an answer, which says nothing about the
-        # lease.
+        # An endpoint that is stopping may end the stream without an answer, which does not mean that the
+        # lease has ended.
         if not responses:
             raise UnavailableError(repr(self), "it ended the renewal of a lease without an answer")
         return float(responses[0].TTL)

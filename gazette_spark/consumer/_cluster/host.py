@@ -58,7 +58,7 @@ LIMIT = 32
 """Default maximum number of shards of a member, as in Gazette."""
 
 LEASE_S = 20
-"""Default seconds after which the shards of a lost member are given to others, as in Gazette."""
+"""Default seconds after which the shards of a lost member are assigned to others, as in Gazette."""
 
 # This is the default of Etcd's --max-txn-ops. A larger transaction is refused as a whole.
 MAX_OPERATIONS = 128
@@ -78,7 +78,7 @@ RETRY_S = 0.5
 REJOIN_S = 1.0
 """Seconds before a process that lost its membership tries to become a member again."""
 
-# After that, the lease ends anyway. A shard that still blocks cannot commit any more, because the next
+# After that, the lease ends anyway. A shard that still blocks can no longer commit, because the next
 # primary fences off its store.
 STOP_S = 30.0
 """Seconds that shards have to end before the membership ends, because a call of the application may block."""
@@ -268,7 +268,7 @@ class ClusterHost(Closing):
         # The end of this block revokes the lease, and Etcd deletes the key and the assignments with it. So
         # everything that runs here must have ended before that; see finally.
         with Membership(self._etcd, key, spec, self._lease_s, self._stop_at_once) as membership:
-            # While waiting for the key, the process was told to leave or lost its lease. It was not a member,
+            # While it waited for the key, the process had to leave or lost its lease. It was not a member,
             # so it has nothing to hand over.
             if membership.announce(self._leaving) is None:
                 return
@@ -290,8 +290,8 @@ class ClusterHost(Closing):
                     if state.replaced_s != joined_by.replaced_s:
                         break
 
-                    # Etcd may know this member before its own mirror does. If the key disappears after that,
-                    # someone has deleted it, so join again.
+                    # Etcd may have this member before its own mirror does. If the key disappears after that,
+                    # an operator has deleted it, so join again.
                     me = state.members.get(self._id)
                     if me is None or me.lease != membership.lease:
                         if is_seen:
@@ -343,11 +343,11 @@ class ClusterHost(Closing):
                             if not self._assigned or staying <= {self._id}:
                                 break
                             if not me.exiting:
-                                # The mirror will show the change, so the next round does not ask again. The
+                                # The mirror will show the change, so the next round does not repeat this. The
                                 # leader then moves this member's shards to the others.
                                 membership.set_exiting(me.mod_revision)
                     except (GazetteError, TimeoutError) as error:
-                        # Ask Etcd again after the pause. Shards continue to run until the lease ends.
+                        # Call Etcd again after the pause. Shards continue to run until the lease ends.
                         log.warning("cluster.etcd_call_failed key=%s cause=%s", key, error)
                         # A transaction without an answer may have been made and is not repeated (decision
                         # 0043). The next round reads the keys and does what is still missing.
@@ -519,7 +519,7 @@ class ClusterHost(Closing):
         state = self._mirror.wait_for(1, READ_S)
         if args.proxy_header is not None:
             check_proxied(args.proxy_header, state.etcd.cluster_id, self._member.process_id)
-            # The process that passed the request on may know a newer assignment. Before that revision is
+            # The process that passed the request on may have a newer assignment. Before that revision is
             # here, this process might answer that it is not the primary.
             patience_s = READ_S if args.timeout_s is None else args.timeout_s
             state = self._mirror.wait_for(args.proxy_header.etcd.revision, patience_s)

@@ -26,7 +26,7 @@ RENEWALS = 4
 MARGIN = 0.2
 """Fraction of a lease's time before its end at which the member considers it lost if it was not renewed.
 
-When the lease ends by Etcd's clock, the shards are given to others. Before that, they have to be stopped
+When the lease ends by Etcd's clock, the shards are assigned to others. Before that, they have to be stopped
 here.
 """
 
@@ -109,11 +109,11 @@ class Membership(Closing):
         return None
 
     def set_exiting(self, mod_revision: int) -> None:
-        """Ask the leader to give this member's shards to others."""
+        """Request that the leader assigns this member's shards to others."""
         self._spec.exiting = True
         value = self._spec.SerializeToString()
         # The condition is the revision that the caller has seen. If it differs, the caller sees that in the
-        # next state and asks again.
+        # next state and repeats the request.
         self._etcd.txn([unchanged(self.key, mod_revision)], [put_under_its_lease(self.key, value)])
 
     def close(self) -> None:

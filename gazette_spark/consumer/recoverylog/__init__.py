@@ -3,7 +3,7 @@
 A host plays the log of a shard with a :class:`Player`, hands the log over to itself, and continues with a
 :class:`Recorder`. The format is Gazette's, so logs, hints and stores can be shared with consumers in Go.
 
-The guarantees, and why they hold:
+The guarantees, and their reasons:
 
 - *If a recorded operation is not replayed, no later operation is.* Operations form a chain by sequence number
   and checksum (:mod:`gazette_spark.consumer.recoverylog.fsm`). Appends that are retried repeat operations,

@@ -131,7 +131,7 @@ def _joined(a: Segment, b: Segment) -> Segment | None:
     first_offset = max(a.first_offset, b.first_offset) if a.first_seq_no == b.first_seq_no else a.first_offset
     last_seq_no, last_offset = a.last_seq_no, a.last_offset
     if last_seq_no == b.last_seq_no:
-        # 0 means unknown: a player, which knows the offset, may have made the other segment.
+        # 0 means unknown: a player, which has the offset, may have made the other segment.
         last_offset = last_offset or b.last_offset
     elif last_seq_no < b.last_seq_no:
         last_seq_no, last_offset = b.last_seq_no, b.last_offset
@@ -140,11 +140,11 @@ def _joined(a: Segment, b: Segment) -> Segment | None:
 
 def _contradiction(a: Segment, b: Segment) -> str | None:
     """Return how two segments contradict each other; ``a`` begins first or is longer."""
-    # Offsets of two logs cannot be compared; the other rules hold across logs.
+    # Offsets of two logs cannot be compared; the other rules apply across logs.
     same_log = a.log == b.log
     if a.first_seq_no < b.first_seq_no and same_log and a.first_offset > b.first_offset:
         return "first offsets decrease"
-    # A recorder knows no last offsets, but a player knows all of them. A player's segments come first,
+    # A recorder has no last offsets, but a player has all of them. A player's segments come first,
     # because a recorder continues what a player has read.
     if a.first_seq_no < b.first_seq_no and a.last_offset == 0 and b.last_offset != 0:
         return "only the later segment has a last offset"
@@ -166,13 +166,13 @@ class Verdict(Enum):
     """How an operation fits the chain. All values except the first two leave the state unchanged."""
 
     APPLIED = "it counts"
-    NOT_TRACKED = "it counts, but its file is known to be deleted later"
+    NOT_TRACKED = "it counts, but its file is deleted later"
     WRONG_AUTHOR = "the hints name another author for the next operation"
     WRONG_SEQ_NO = "its sequence number is not the next one"
     WRONG_CHECKSUM = "its checksum is not that of the chain"
-    EXPECTED_CREATE = "the hints say that it creates a file, and it does not"
-    LINK_EXISTS = "a file has the path already"
-    PROPERTY_EXISTS = "a property has the path already"
+    EXPECTED_CREATE = "according to the hints it creates a file, but it does not"
+    LINK_EXISTS = "a file already has the path"
+    PROPERTY_EXISTS = "a property already has the path"
     NO_SUCH_LINK = "the file does not have the path"
 
 

@@ -152,7 +152,7 @@ def hints_from_bytes(value: bytes, where: str) -> pr.FSMHints:
         # middle of a replay.
         FSM(hints)
     except (ValueError, ParseError, DecodeError, GazetteError) as error:
-        raise StoreFormatError(where, f"it holds no hints of a recovery log: {error}") from error
+        raise StoreFormatError(where, f"it contains no hints of a recovery log: {error}") from error
     return hints
 
 

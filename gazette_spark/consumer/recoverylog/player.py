@@ -5,7 +5,7 @@ fnode in the folder ``.fnodes``, and links all files to their paths when it is d
 ways:
 
 - *At the write head*, with the files as they are at that time.
-- *By a hand-off to an author*. From then on, recorders of other authors cannot append to the log.
+- *By a hand-off to an author*. After that, recorders of other authors cannot append to the log.
 
 :meth:`Player.play` shows all steps in order.
 """
@@ -57,8 +57,8 @@ class Recovered:
 class Player:
     """Rebuilds files from a recovery log.
 
-    :meth:`play` blocks one thread until :meth:`inject_handoff` or :meth:`finish_at_write_head` tells the
-    player how to end. Any thread may call these, before or after the player begins. Until then it follows the
+    :meth:`play` blocks one thread until :meth:`inject_handoff` or :meth:`finish_at_write_head` sets
+    the ending. Any thread may call these, before or after the player begins. Until then it follows the
     log.
     """
 
@@ -99,7 +99,7 @@ class Player:
         with self._lock:
             if self._ending is not None:
                 what = f"player of recovery log {self._hints.log!r}"
-                raise ClosedError(what, "it was already told how to end")
+                raise ClosedError(what, "its ending was already set")
             # The ending cannot change: a hand-off in progress cannot be undone, and a second author would
             # fence off the first.
             self._ending = ending
@@ -134,7 +134,7 @@ class Player:
         try:
             playback = _Playback(fsm, self._directory)
 
-            # Ask each log for its write head by an append without bytes, which is answered only after all
+            # Request each log's write head by an append without bytes, which is answered only after all
             # earlier acknowledged appends, even if the journal has moved to another broker. Hints beyond that
             # head mean that the log has lost bytes. A reader would wait for them forever, or mistake other
             # bytes for them.
@@ -169,7 +169,7 @@ class Player:
             # promoted.
             self.tailing.set()
 
-            # A standby stays here and applies what the primary records, until it is told how to end. That
+            # A standby stays here and applies what the primary records, until its ending is set. That
             # cancels its reader, possibly within an operation, at which the next reader continues.
             while self._ending is None:
                 with suppress(_Interrupted):
@@ -180,12 +180,12 @@ class Player:
             # race.
             self._read_through(playback, self._client.append(log, b"").end)
             while author != AT_HEAD:
-                # Append an operation without effect, by the new author, that continues the chain as it is
-                # known here. The same append sets the register `author`, so that appends of all other
-                # recorders fail from here on. Then read through the operation. If it fits the chain, no
-                # operation before it was missed. If it does not fit, another recorder has appended in
-                # between. Its operations are applied now, and no more can come from it. Other players may do
-                # the same, so repeat this until the operation fits.
+                # Append an operation without effect, by the new author, that continues the chain as
+                # it was read here. The same append sets the register `author`, so that appends of all other
+                # recorders fail after this. Then read through the operation. If it fits the chain, no
+                # operation before it was missed. If it does not fit, another recorder has appended
+                # meanwhile. Its operations are applied now, and no more can come from it. Other players may
+                # do the same, so repeat this until the operation fits.
                 noop = pr.RecordedOp(seq_no=fsm.next_seq_no, checksum=fsm.next_checksum, author=author)
                 end = self._client.append(log, encode(noop)[0], union_registers=fence_of(author)).end
                 if self._read_through(playback, end, until=author):
@@ -287,7 +287,7 @@ class Player:
 
 
 class _Interrupted(Exception):  # noqa: N818  # This is not an error: the wait for more bytes is over.
-    """A reader without end was told to end."""
+    """A reader without end was stopped."""
 
 
 class _Playback:
@@ -297,7 +297,7 @@ class _Playback:
         self.fsm = fsm
         self.log = ""
         self.offset = 0
-        """Begin of the current operation, or of the next one."""
+        """First offset of the current operation, or of the next one."""
         self.position = 0
         """Offset of the next byte to feed."""
         self.operation = pr.RecordedOp()
@@ -344,9 +344,9 @@ class _Playback:
         frame += part
         self.position += len(part)
 
-        # Skip to the next magic word. Whatever damaged the log, such as an append that a broker cut off, may
-        # have left complete operations after it. If operations are missing, later sequence numbers do not
-        # continue the chain.
+        # Skip to the next magic word. Damage, such as an append that a broker cut off, may be followed by
+        # complete operations. If operations are missing, later sequence numbers do not continue
+        # the chain.
         damaged = 0
         while not MAGIC.startswith(frame[damaged : damaged + len(MAGIC)]):
             damaged += 1

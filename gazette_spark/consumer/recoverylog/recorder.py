@@ -61,7 +61,7 @@ class Operations:
 
     @property
     def fsm(self) -> FSM:
-        """The files after the operations so far. It must not be changed."""
+        """The files after the recorded operations. It must not be changed."""
         return self._recorder._fsm  # A part of the recorder.
 
     def create(self, path: str) -> int:
@@ -139,8 +139,8 @@ class Operations:
 class Recorder:
     """Appends operations on the files of one directory to a recovery log; see the module. Thread-safe.
 
-    It uses an append service but does not close it. A service whose recorder was fenced cannot append to that
-    log any more, so a shard that is assigned again needs a new service.
+    It uses an append service but does not close it. A service whose recorder was fenced can no longer append
+    to that log, so a shard that is assigned again needs a new service.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class Recorder:
 
     @contextmanager
     def _append(self, wait_for: Iterable[OpFuture | AsyncAppend] = ()) -> Iterator[AsyncAppend]:
-        """Hold the right to append, as the log's only writer."""
+        """Enter the journal's queue as the log's only writer."""
         # The turn in the journal's queue is the lock of the state machine: only the thread that has it
         # records, and operations get their numbers in the order in which they are appended.
         with self._service.start_append(self._options, dependencies=wait_for) as append:
@@ -294,8 +294,8 @@ class Recorder:
         # ones.
         op.author, op.seq_no, op.checksum = self.author, self._fsm.next_seq_no, self._fsm.next_checksum
         framed, payload = encode(op)
-        # These fields are only for the state machine. They are not in the log, because a recorder does not
-        # know the offset before the broker answers.
+        # These fields are only for the state machine. They are not in the log, because a recorder gets
+        # the offset only from the broker's answer.
         op.first_offset, op.log = self._write_head, self.log
         # The recorder applies its own operations, so that it immediately refuses what every player would
         # refuse later.
@@ -399,7 +399,7 @@ class RecordedFiles:
             operations.rename(name, target)
 
     def link(self, name: str, target: str) -> None:
-        """Give a file an additional path."""
+        """Add a path to a file."""
         self.path(target).parent.mkdir(parents=True, exist_ok=True)
         self.path(target).hardlink_to(self.path(name))
         with self.recorder.begin() as operations:

@@ -82,8 +82,8 @@ class Changes:
 def read_changes(wal: BinaryIO, position: WalPosition) -> Changes:
     """Return the pages that were committed since a position. The log must not be written meanwhile.
 
-    A commit appends the changed pages as frames to the file ``-wal`` beside the database. The last frame of a
-    commit is marked. So committed pages are those up to the last marked frame. Pages after it belong to a
+    A commit appends the changed pages as frames to the file ``-wal`` next to the database. The last frame of
+    a commit is marked. So committed pages are those up to the last marked frame. Pages after it belong to a
     transaction that was rolled back, or are older than the restart of the log and have another salt. Format:
     https://www.sqlite.org/fileformat2.html#the_write_ahead_log
     """
@@ -276,7 +276,7 @@ class SqliteStore(_SqliteBase):
         with suppress(TimeoutError):
             self._commit.exception(BUSY_S)
         if not self._commit.done():
-            # The commit's thread owns the connection until its dependencies end.
+            # The commit's thread uses the connection until its dependencies end.
             _LOGGER.warning("sqlite_store.left_open path=%s", self.path)
             return
         self._roll_back()
@@ -341,7 +341,7 @@ class RecordedSqliteStore(_SqliteBase):
         """Commit the transaction with a checkpoint to the file, and begin to record it.
 
         The future fails with a RecorderFencedError if another host has the recovery log, and with the error
-        of an operation that failed. Then the file is ahead of the log, and the store cannot be used any more.
+        of an operation that failed. Then the file is ahead of the log, and the store can no longer be used.
         """
         barrier = self._recorder.barrier(wait_for)
         if barrier.done() and barrier.exception() is not None:
@@ -428,7 +428,7 @@ def _ending(operation: AsyncOperation[None], run: Callable[[], None]) -> Callabl
     def ended() -> None:
         try:
             run()
-        except BaseException as error:  # noqa: BLE001  # Somebody waits for it.
+        except BaseException as error:  # noqa: BLE001  # The operation's waiters get it.
             operation.resolve(error)
         else:
             operation.resolve()

@@ -63,7 +63,7 @@ def test_the_json_is_gos() -> None:
 )
 def test_what_is_no_hints_is_refused(value: bytes) -> None:
     """The error names where the bytes are from."""
-    with pytest.raises(StoreFormatError, match="some/key: it holds no hints"):
+    with pytest.raises(StoreFormatError, match="some/key: it contains no hints"):
         hints_from_bytes(value, "some/key")
 
 

@@ -196,7 +196,7 @@ def test_slips_are_refused(host: Host, tmp_path: Path) -> None:
     with host.recorder.begin() as log:
         with pytest.raises(ValueError, match="IDENTITY"):
             log.create("IDENTITY")
-        with pytest.raises(ValueError, match="a file has the path"):
+        with pytest.raises(ValueError, match="a file already has the path"):
             log.link("a", "a")
         with pytest.raises(ValueError, match="is recorded in log"):
             log.open("b")
