@@ -326,7 +326,7 @@ class LocalCluster:
         """Store closed fragments and list them at every replica, so that another broker may die.
 
         A replica that joins a journal starts at its write head. Until earlier bytes are stored, only the
-        brokers that had the journal have them, and the new replica does not know them until it lists the
+        brokers that had the journal have them, and the new replica does not find them until it lists the
         store, which a real broker does at each ``refresh_interval`` of the journal.
 
         Raises:
@@ -378,7 +378,7 @@ class LocalCluster:
             if keyspace.was_synced(name):
                 before = keyspace.state.slots[name]
                 joint[name] = (*before, *(member for member in after[name] if member not in before))
-        # The new members take part in the next agreement, so they know the write head before the old ones
+        # The new members take part in the next agreement, so they have the write head before the old ones
         # leave.
         keyspace.put_slots(joint)
         for name in journals:

@@ -6,7 +6,7 @@ The guarantees:
   ListFragments, FragmentStoreHealth - so that ``gazctl`` and every Gazette client work against it.
 * Acknowledged changes are durable: specs, revisions, registers, write heads and the bytes not yet in a
   fragment file survive the end of the process, including SIGKILL, and a power cut - the latter not with
-    ``StorageSettings(fsync=False)``, which is for tests that make many small appends.
+  ``StorageSettings(fsync=False)``, which is for tests that make many small appends.
 * Fragment files under the root have Gazette's names and codecs, so a Gazette broker with the same root
   lists and reads them, and vice versa.
 * One broker at a time uses a root; a second one is refused.
@@ -15,7 +15,7 @@ The guarantees:
   the port may do everything.
 * A test can request faults (``faults``).
 
-It has no Etcd. Unless ``replicas`` asks for a local cluster, it does not replicate: it is the one broker of
+It has no Etcd. Unless ``replicas`` is set for a local cluster, it does not replicate: it is the one broker of
 its cluster and primary of every journal. By default it listens on the loopback interface. It is for
 development and tests.
 """
@@ -31,7 +31,7 @@ from gazette_spark.errors import OptionError
 
 
 class EmbeddedBroker(SingleBroker):
-    """Broker that runs or is about to run. Any thread may call anything. It is a context manager."""
+    """A running broker, or one about to be. Any thread may call anything; a context manager."""
 
     @overload
     @classmethod

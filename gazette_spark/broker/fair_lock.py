@@ -28,12 +28,12 @@ class FairLock:
         Yields:
             Whether the block has the turn.
         """
-        # `threading.Lock` promises no order: a busy client could get it again and again, while others wait
-        # forever. A ticket in a queue gives the turn in the order of arrival.
+        # `threading.Lock` promises no order: a busy client could always get it first, while others wait
+        # forever. With tickets in a queue, turns follow the order of arrival.
         ticket = object()
         with self._changed:
             self._queue.append(ticket)
-            # All waiters wake at each change, because any of them may have to give up, not only the next one.
+            # All waiters wake at each change, because any of them may have to give up.
             while self._queue[0] is not ticket and keep_waiting():
                 self._changed.wait()
             granted = self._queue[0] is ticket

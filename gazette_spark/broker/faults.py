@@ -109,7 +109,7 @@ class Faults:
         return self._add(Fault(rpc, journal, times, status=pb.Status.Value(status)))
 
     def lose_answer(self, *, rpc: str = "Append", journal: str = "", times: int | None = 1) -> Fault:
-        """Serve a call, then fail it with UNAVAILABLE, so that its client cannot know the outcome."""
+        """Serve a call, then fail it with UNAVAILABLE, so that its client cannot find out the outcome."""
         code = grpc.StatusCode.UNAVAILABLE
         return self._add(Fault(rpc, journal, times, code=code, answer_is_lost=True))
 

@@ -2,7 +2,7 @@
 
 There are two locks. The *fair_lock* orders the writers: the thread that has the turn, of an append or the
 pulse, may write to the current spool and roll it. The *condition* guards what readers see: the spec, the list
-of spools and the index view. It is held only briefly, never while bytes are written, so that readers do not
+of spools and the index view. It is locked only briefly, never while bytes are written, so that readers do not
 wait for appends. A thread with the turn may take the condition, but not the other way round.
 """
 
@@ -291,8 +291,7 @@ class LiveJournal:
             now = self._settings.clock()
             position = resolve_read(self._view, offset, begin_mod_time, now)
             fragment = position.fragment
-            # The version lets the reader wait for a change of exactly this index: one that came in between is
-            # not missed.
+            # The version lets the reader wait for a change of exactly this index, so none is missed.
             if fragment is None:
                 return ReadSource(position, self._version)
             # A fragment with a time is in a store. A spool that it covers is deleted soon, or already is.
@@ -318,7 +317,7 @@ class LiveJournal:
         self.fair_lock.wake()
 
     def store_of(self, fragment: Fragment) -> FragmentStore:
-        """Return the store that holds a stored fragment."""
+        """Return the store of a stored fragment."""
         return self._stores[fragment.backing_store]
 
     # -- Stores and spec. Any thread.
@@ -437,7 +436,7 @@ class LiveJournal:
         return granted
 
     def release(self) -> None:
-        """Close the files and streams. The caller ensures that no append begins any more."""
+        """Close the files and streams. The caller ensures that no further append begins."""
         self._settings.open_spools.forget(self)
         if self.pipeline is not None:
             self.pipeline.cancel()
@@ -450,7 +449,7 @@ class LiveJournal:
         if same_closed:  # A commit must not take time for each of thousands of closed fragments.
             closed = self._view.closed
         else:
-            # If a spool and a stored fragment have the same span, the set keeps the one that comes later.
+            # If a spool and a stored fragment have the same span, the set keeps the later one.
             local = (spool.fragment for spool in self._sealed)
             closed = tuple(CoverSet.of((*local, *self._stored)) if self._sealed else self._stored)
         current = self._spool.fragment if self._spool.length else None

@@ -7,7 +7,7 @@ disk before it is in use. Leases expire and assignments move only when a test re
 time or fails by itself.
 
 Each member is notified of a change twice: *before* the change is in use, to open the items that it assigns to
-the member, and *after*, to close those that it takes away. A change and its notifications are one step,
+the member, and *after*, to close those that it removes from it. A change and its notifications are one step,
 during which other changes wait. So a notified member must not wait for an item's turn.
 """
 
@@ -54,7 +54,7 @@ class Observer(Protocol[S]):
         """Open those of the named items that the change assigns, before any call can request them."""
 
     def settle(self, before: KeyspaceState[S], after: KeyspaceState[S], names: Collection[str]) -> None:
-        """Close those of the named items that the change took away."""
+        """Close those of the named items that the change removed from the member."""
 
 
 class Keyspace(Generic[S]):
@@ -228,6 +228,6 @@ class Keyspace(Generic[S]):
             self.state = after
             self.changed.notify_all()
         for observer in observers:
-            # Close items after the state is in use: no call finds the member any more, so none requests them.
+            # Close items after the state is in use: no later call finds the member or requests them.
             observer.settle(before, after, names)
         self.wake()

@@ -189,7 +189,7 @@ class JournalRegistry:
     def abandon(self) -> None:
         """End everything as :meth:`stop` does, and commit nothing more, as if the process had been killed."""
         self.stopped = True
-        # A killed broker is not notified of changes any more, but remains a member until its lease expires.
+        # A killed broker is no longer notified of changes, but remains a member until its lease expires.
         self.keyspace.forget(self.member)
         self.wake()
         for journal in self.journals():

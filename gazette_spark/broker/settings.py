@@ -60,8 +60,7 @@ class ServingSettings:
     """Bytes per second that an append has to deliver; 0 lets it stall indefinitely."""
     max_append_rate: int = 0
     """Maximum bytes per second of appends to a journal, where its spec allows more; 0 means the spec's rate.
-    As
-    in Gazette, it does not apply to a journal whose spec has no rate."""
+    As in Gazette, it does not apply to a journal whose spec has no rate."""
     chunk_bytes: int = CHUNK_BYTES
     """Maximum bytes of content in one message of a read."""
     threads: int = THREADS
@@ -86,7 +85,7 @@ class GatewaySettings:
     Others are refused, because the owner of a web page can make its host name resolve to this machine."""
     serves_without_token: bool = False
     """Serve GET, HEAD and PUT without a token although the broker has keys, as Gazette's gateway does. Then
-    everybody who reaches the port can read and append to every journal."""
+    anyone who reaches the port can read and append to every journal."""
 
 
 @dataclass(frozen=True, slots=True)

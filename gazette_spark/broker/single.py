@@ -61,7 +61,7 @@ class _Options:
 
 
 class SingleBroker:
-    """Broker that runs or is about to run. Any thread may call anything. It is a context manager."""
+    """A running broker, or one about to be. Any thread may call anything; a context manager."""
 
     def __init__(
         self,
@@ -80,19 +80,18 @@ class SingleBroker:
         """Prepare a broker; entering it, or :meth:`run`, runs it.
 
         Args:
-            root: directory of the fragment stores and, in ``.gazette``, of the broker's state. It is created
-            if it is
-                missing.
-            port: port to listen on; 0 for any free port.
+            root: directory of the fragment stores and, in ``.gazette``, of the broker's state. Made if
+                it does not exist.
+            port: port to listen on; 0 is any free port.
             host: address to listen on.
             storage: how bytes are stored.
             serving: how calls are served.
-            gateway: settings of the HTTP gateway; None for no gateway.
+            gateway: where the HTTP gateway is; None: no gateway.
             auth_keys: keys with which bearer tokens are verified, in the form of ``BROKER_AUTH_KEYS``; None
                 allows everything to every call.
-            tls: certificate for gRPC and HTTP; None for plain text.
+            tls: certificate for gRPC and HTTP; None is plain text.
             faults: faults that a test requests.
-            membership: settings of a cluster; None for a cluster of one.
+            membership: settings of a cluster; None is a cluster of one.
 
         Raises:
             OptionError: ``auth_keys`` is invalid.
@@ -171,7 +170,7 @@ class SingleBroker:
 
 
 class BrokerRuntime:
-    """Parts of a running broker, for the modules beside this one."""
+    """Parts of a running broker, for other modules of the package."""
 
     def __init__(self, broker: SingleBroker, options: _Options) -> None:
         membership = options.membership

@@ -49,13 +49,13 @@ def append(
         OSError: the disk failed; nothing was appended.
     """
     try:
-        # An open call without a message holds one of the server's threads, of which there is a fixed number.
+        # An open call without a message occupies one of the server's threads, whose number is fixed.
         request = messages.take(FIRST_MESSAGE_TIMEOUT_S)
         if isinstance(request, NoMessage):
             raise _aborted(append_fsm.UNEXPECTED_EOF)
         # Validate before any waiting, so that a request that breaks a rule is answered immediately.
         validate_append_request(request, first=True)
-        # A client or a proxying broker may know a newer revision, in which this journal exists or has other
+        # A client or a proxying broker may have a newer revision, in which this journal exists or has other
         # members.
         if not await_request(context, request, call):
             raise JournalClosedError
@@ -168,7 +168,7 @@ class _AppendTurn:
                 if problem:
                     return _refusal(self._context, journal.name, pb.FRAGMENT_STORE_UNHEALTHY, problem)
 
-            # Check the preconditions: registers, then the offset. They hold until the commit, because no
+            # Check the preconditions: registers, then the offset. They stay true until the commit, because no
             # other append has the turn.
             plan = journal.plan(request)
             if plan.status != pb.OK:
@@ -308,7 +308,7 @@ class _AppendTurn:
                     raise NotAllowedError(self._journal.name)
                 self._hold_back(len(content))
                 txn.write(content)
-                # The client does not pay for time that disk, replicas or the maximum rate took.
+                # The time of the disk, the replicas and the maximum rate does not reduce the client's credit.
                 rate = rate.resumed(time.monotonic())
 
     def _hold_back(self, size: int) -> None:

@@ -70,8 +70,8 @@ def classify(message: pb.AppendRequest, content: bytes) -> StreamEvent:
     if not content:
         return StreamEvent.FOREIGN if message.ListFields() else StreamEvent.MARKER
     # The expected size is a tag, a length with seven bits in each byte, and the content. If the size is
-    # equal, nothing else is set. Compare sizes, because `ListFields` makes Python objects of the fields and
-    # thereby copies the content.
+    # equal, nothing else is set. Compare sizes, because `ListFields` makes Python objects of the fields,
+    # which copies the content.
     bare_size = 1 + -(-len(content).bit_length() // 7) + len(content)
     if message.ByteSize() == bare_size or len(message.ListFields()) == 1:
         return StreamEvent.CHUNK
@@ -161,7 +161,7 @@ def is_readable(spec: pb.JournalSpec) -> bool:
 
 
 def may_carry_content(spec: pb.JournalSpec, request: pb.AppendRequest) -> bool:
-    """Return whether content is allowed: not in a read-only journal, nor in one that suspends or keeps."""
+    """Return whether content is allowed: not in a read-only journal, nor if the append suspends or keeps."""
     suspends = (pb.AppendRequest.SUSPEND_RESUME, pb.AppendRequest.SUSPEND_NO_RESUME)
     return is_writable(spec) and request.suspend in suspends
 

@@ -1,8 +1,8 @@
 """Controls the flow of appends: the minimum rate of a client, and the maximum rate of a journal.
 
-While a client owns the journal, it has a credit, which begins at one second's worth of the minimum rate. The
-credit falls as time passes and rises with delivered bytes, but never above that one second's worth. At zero
-the append is aborted so that others get their turn.
+While a client has the journal's turn, it has a credit, which begins at one second's worth of the minimum
+rate. The credit falls as time passes and rises with delivered bytes, but never above that one second's worth.
+At zero the append is aborted so that others get their turn.
 
 A journal with a maximum rate earns credit as time passes, up to ten seconds' worth. A chunk that costs more
 than the credit waits until the credit suffices, and this wait does not reduce the client's credit.
@@ -93,8 +93,7 @@ class MaxRate:
 
         Returns:
             The balance after it, and the seconds to delay the chunk until it is paid; 0 for no delay. A
-            delayed chunk is
-                paid by that time, regardless of its size.
+            delayed chunk is paid by that time, regardless of its size.
         """
         if not self.rate or size <= self.balance:
             return replace(self, balance=self.balance - size if self.rate else 0.0), 0.0

@@ -48,7 +48,7 @@ def list_fragments(
 
 
 def page_of(fragments: Iterable[Fragment], request: pb.FragmentsRequest) -> tuple[list[Fragment], int]:
-    """Return the page that a request asks for, and the token of the next one (0 after the last)."""
+    """Return the requested page, and the token of the next one (0 after the last)."""
     limit = request.page_limit or DEFAULT_PAGE
     page: list[Fragment] = []
     for fragment in fragments:

@@ -103,7 +103,7 @@ class ReadHandler:
                 if not self.is_awaited():
                     return None
                 # Continue at the resolved offset. A request for -1 means the write head at the time of the
-                # request; resolving it again would skip what was appended meanwhile.
+                # request; resolving it again would skip bytes that were appended meanwhile.
                 source = self.journal.serve(source.position.offset, self.request.begin_mod_time)
         except JournalClosedError:
             # A stream that ends cleanly makes the client continue at another broker.

@@ -105,7 +105,7 @@ class JournalService(pb_grpc.JournalServicer):
             call = ServedCall(context, claims, self._service.watch)
             # Another broker replicates each journal by a long call, so it has no limit.
             place = nullcontext() if needed is Capability.REPLICATE else self._calls.hold(context)
-            # The place is given back when the answer has been sent, because a generator's block ends with its
+            # The place is released when the answer has been sent, because a generator's block ends with its
             # last message.
             with place, _errors(context, call):
                 yield call
@@ -126,7 +126,7 @@ def _errors(context: grpc.ServicerContext, call: ServedCall) -> Iterator[None]:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's token expired")
         if isinstance(error, PeerError):
             context.abort(error.code, error.details)
-        # UNAVAILABLE makes clients retry, and says that the outcome is unknown.
+        # UNAVAILABLE makes clients retry, and means that the outcome is unknown.
         if isinstance(error, ReplicationError):
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         if isinstance(error, JournalClosedError):

@@ -8,7 +8,7 @@
 ======================================  ==================================================
 
 Statuses, headers and the trailer ``X-Close-Error`` are Gazette's. If the broker has keys, every request needs
-a bearer token in its ``Authorization`` header. In Gazette GET, HEAD and PUT need none, so everybody who
+a bearer token in its ``Authorization`` header. In Gazette GET, HEAD and PUT need none, so anyone who
 reaches the port can read; ``GatewaySettings(serves_without_token=True)`` restores that. Unlike Gazette's,
 this gateway is on developers' machines: it refuses requests that foreign web pages make their browsers send
 (``browser_guard``). An append is committed only if its body arrived complete.
@@ -158,7 +158,7 @@ class Gateway:
             RequestError: the request is refused.
             OSError: the client is gone.
         """
-        # A web page can give its own name this machine's address, and then read what the browser gets from
+        # A web page can make its own name resolve to this machine, and then read what the browser gets from
         # here. The Host header shows the name.
         if not is_own_host(exchange.headers.get("host"), self._names):
             raise RequestError(HTTPStatus.MISDIRECTED_REQUEST, UNKNOWN_HOST)
@@ -320,7 +320,7 @@ class _BodyMessages:
             return pb.AppendRequest(content=content)
 
     def close(self) -> None:
-        """Take no more messages, because the connection now carries the answer."""
+        """Take no more messages, because the connection is now used for the answer."""
         with self._lock:  # A proxied append takes its messages on a thread that ends later.
             self._end = NoMessage.BROKEN
 

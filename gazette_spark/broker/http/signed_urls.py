@@ -1,6 +1,6 @@
 """Makes the URLs with which clients read fragments without the broker.
 
-``file:///journal/name`` is the file below the root, for clients that know the root. A signed URL is served by
+``file:///journal/name`` is the file below the root, for clients that have the root. A signed URL is served by
 the broker itself (``fragment_server``) as an object store would serve it: its query has the Unix second at
 which it expires and an HMAC of path and expiry. So it gives access to one fragment for a short time.
 """

@@ -108,7 +108,7 @@ class Pipeline:
         """Bring all replicas to one extent and one set of registers.
 
         Raises:
-            StaleRouteError: a replica knows a newer route.
+            StaleRouteError: a replica has a newer route.
             ReplicationError: a replica is lost, or the replicas cannot agree.
         """
         spool = self._spool

@@ -95,7 +95,7 @@ class Relation(Enum):
     """Relation of a proposal to a replica's spool."""
 
     BEYOND_EMPTY = auto()
-    """The proposal is empty, at a larger offset than any that the replica knows."""
+    """The proposal is empty, at a larger offset than any of the replica."""
     BEYOND = auto()
     """The proposal ends at a larger offset, and has bytes that the replica lacks."""
     ROLL = auto()
@@ -209,7 +209,7 @@ class SyncStep(Enum):
     ROLL = auto()
     """Propose an empty extent at ``offset``."""
     READ_THROUGH = auto()
-    """A replica knows a newer route, at ``revision``."""
+    """A replica has a newer route, at ``revision``."""
     FAILED = auto()
 
 
@@ -233,7 +233,7 @@ def decide_sync(end: int, header: pb.Header, answers: Sequence[pb.ReplicateRespo
         if answer.status == pb.OK:
             continue
         # A replica with an older view has waited for this revision, so a refusal because of the route means
-        # that it knows a newer one. With the same or an older revision, its answer contradicts itself, which
+        # that it has a newer one. With the same or an older revision, its answer contradicts itself, which
         # is a failure below.
         newer = answer.header.etcd.revision
         if (

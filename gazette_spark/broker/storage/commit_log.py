@@ -1,7 +1,7 @@
 """Encodes and parses the commit log of a spool, which records the committed bytes. It does not open files.
 
 Each record is one line, with a CRC-32 in hex before the JSON. The first line is the header, and each commit
-adds one line. A crash can cut the last line short; its commit was never acknowledged and is left out. A
+adds one line. A crash can cut the last line short. Its commit was never acknowledged, and is ignored. A
 complete line that does not match its CRC was damaged later, which is an error: stopping there would lose
 commits that were acknowledged.
 """
@@ -26,7 +26,7 @@ Registers = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class SpoolHeader:
-    """Begin of a spool, and the journal's registers at that time."""
+    """First offset of a spool, and the journal's registers at that time."""
 
     journal: str
     begin: int

@@ -34,8 +34,7 @@ def stored_content(path: Path, fragment: Fragment, begin: int, end: int, chunk_b
     Raises:
         OSError: the file cannot be opened, or is not a regular one.
         CorruptFragmentError: the file has more or fewer bytes than its name says, or is invalid for its
-        codec. A
-            file that is too long is noticed when it is read to its end.
+            codec. A file that is too long is noticed when it is read to its end.
     """
     with open_regular_file(path) as file:
         try:
@@ -73,7 +72,7 @@ def _clip(
         clipped = memoryview(piece)[: end - begin]
         begin += len(clipped)
         if begin == end == fragment.end and (len(clipped) < len(piece) or next(pieces, b"")):
-            raise _corrupt(fragment, "it holds more bytes than its name says", path)
+            raise _corrupt(fragment, "it has more bytes than its name says", path)
         yield clipped
         if begin == end:
             return

@@ -253,7 +253,7 @@ def _try_out(path: Path) -> None:
     with os.fdopen(open_regular_fd(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(b"health-check\n")
     if read_regular(path) != b"health-check\n":
-        raise OSError(f"{path} does not hold what was written")
+        raise OSError(f"{path} does not contain what was written")
 
 
 def _write(path: Path, blocks: Iterable[bytes], *, fsync: bool) -> None:

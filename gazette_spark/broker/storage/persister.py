@@ -140,7 +140,7 @@ class Persister:
             problem = str(error)
             if not journal.closed:
                 _log.warning("persist_failed journal=%s error=%s", journal.name, error)
-        except Exception as error:  # noqa: BLE001 - a pool's worker has no caller to raise it
+        except Exception as error:  # noqa: BLE001 - a pool's worker has no caller that gets it
             # This is a bug in this package: the spool stays readable, and the upload is retried.
             problem = repr(error)
             _log.exception("persist_failed journal=%s", journal.name)

@@ -27,7 +27,7 @@ def render_postfix(template: str, first_append_time: float) -> str:
     """Return the path postfix, in UTC, of a spool whose first append was at this Unix time.
 
     Raises:
-        ProtocolError: the template is not of the supported form, or gives no clean path.
+        ProtocolError: the template is not of the supported form, or its result is not a clean path.
 
     >>> render_postfix('date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}', 1795240680.0)
     'date=2026-11-21'

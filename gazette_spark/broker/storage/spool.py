@@ -2,9 +2,8 @@
 
 A spool is two files: ``NNNNNNNN.data`` with the journal's bytes, and ``NNNNNNNN.log``, its commit log
 (:mod:`gazette_spark.broker.storage.commit_log`). Bytes are staged behind the committed end as they arrive. A
-commit writes one record to the log; only then is the append acknowledged. Bytes past the last complete record
--
-a staged append, a torn record - are cut off when the spool is next opened.
+commit writes one record to the log; only then is the append acknowledged. Bytes past the last complete
+record, such as a staged append or a torn record, are cut off when the spool is next opened.
 
 Written bytes are in the page cache, so a killed process loses nothing. With ``fsync``, a commit is on the
 disk before it is answered, so a power cut loses nothing either: first the data is synced, then the names of
