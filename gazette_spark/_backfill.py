@@ -83,9 +83,9 @@ def backfill(
     bytes_per_commit: int | None = None,
     spark: SparkSession | None = None,
 ) -> Backfilled:
-    """Write all records of journals that a sink's table lacks to the table, in one go.
+    """Write all records of journals that a sink's table lacks to the table, as one batch.
 
-    This process plans, so it must be able to reach the brokers or the store. Spark's tasks read.
+    This process plans the batch, so it must be able to reach the brokers or the store. Spark's tasks read it.
 
     Args:
         sink: The table's sink. The stream that continues the table must use a sink with the same app id.
@@ -142,7 +142,7 @@ def backfill(
         )
         starts: dict[str, int] = {}
         if parsed.reads_committed:
-            # A transaction may have begun before the range. The states of producers at the range's begin show
+            # A transaction may have begun before the range. The states of producers at the range's start show
             # that, and the starts record since when these states are known.
             starts = planner.continued_starts(begin, entry.starts if entry else {})
         done, whole = 0, Backfilled(begin, end, written=False).size_bytes

@@ -1,4 +1,4 @@
-"""The common part of the data sources ``gazette_delta`` and ``gazette_iceberg``: Spark's calls of a writer.
+"""The common part of the data sources ``gazette_delta`` and ``gazette_iceberg``, which Spark calls to write.
 
 ``df.writeStream.format(…)`` and ``df.write.format(…)`` write the same rows as the sinks and
 :func:`~gazette_spark.ingest`, with the same ledger. Tasks write Parquet from Arrow batches, and the driver
@@ -15,7 +15,7 @@ This file only translates Spark's calls, which come in several processes:
   attempt of each task. The offsets of the batch come from the query checkpoint, whose location Spark passes
   as an option.
 
-The writers load all other modules when they need them, because PySpark imports this module in any session
+The writers import all other modules when they need them, because PySpark imports this module in any session
 that uses a Python data source.
 """
 

@@ -1,4 +1,4 @@
-"""The direct lane: the task that reads a journal's bytes also writes the Parquet file.
+"""The direct lane, in which the task that reads a journal's bytes also writes the Parquet file.
 
 This lane is for pipelines without a transformation into Delta and Iceberg tables. Only the names of files go
 through the JVM, and the driver commits them together with the ledger entry in one commit. For a Delta table,

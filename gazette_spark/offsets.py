@@ -9,7 +9,7 @@ version (``format_version``), because checkpoints outlive the release that wrote
 a null, a string or a position that goes back from a Python source. Therefore every position is checked here,
 and an invalid one raises an :class:`~gazette_spark.errors.OffsetError`.
 
-``position`` marks the two ends of batch 0, which records the start of a new query and nothing else:
+``position`` marks the two ends of batch 0, which only records the start of a new query:
 
 =========== ==========================================================================
 ``initial`` the query's starting offsets; not in the query checkpoint yet
@@ -80,7 +80,7 @@ class Fingerprint:
     """Etcd's revision at which the journal was created; 0 if unknown."""
 
     def __post_init__(self) -> None:
-        # With a damaged fingerprint, another journal would be mistaken for the table's, or the right one be
+        # With a damaged fingerprint, another journal would be mistaken for the table's, or the right one
         # refused.
         numbers = (self.begin, self.end, self.create_revision)
         digits = DIGEST_LETTERS if self.begin < self.end else 0

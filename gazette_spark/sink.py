@@ -31,7 +31,7 @@ the main table remains the authority.
 The source's first batch is empty and pins the start of the query. It creates the table and the first entry.
 If the table exists and the query does not continue it, this batch is refused.
 
-Everything here works on Spark Connect, except for finding the query checkpoint if its path is not given.
+Everything here works on Spark Connect, except for finding a query checkpoint whose path was not passed.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ log = logging.getLogger(__name__)
 
 VISIBLE = (
     "a query started with DeltaSink.start(df, output_mode=…) instead of foreachBatch(sink), or on classic "
-    "Spark a sink that is called in the thread of its batch: a batch of the modes update and complete gives "
-    "rows again"
+    "Spark a sink that is called in the thread of its batch: batches of the modes update and complete "
+    "repeat rows"
 )
-"""What to do so that the sink can see a query's output mode."""
+"""Advice about how to make a query's output mode visible to the sink."""
 
 MAX_ATTEMPTS = 5
 """Maximum number of attempts to write one batch. Delta may reject one for a temporary reason, such as a
@@ -219,9 +219,9 @@ class DeltaSink:
         self._output_mode: str | None = None
         """Output mode of the query; None if :meth:`start` did not set it."""
 
-        # The state of a run saves reads of the table, or proves that no other writer has written. It never
-        # decides what is in the table, so a sink that has lost its state is only slower. What a run
-        # remembers; see _for_query.
+        # A run keeps the following state; _for_query resets it. It saves reads of the table, or proves that
+        # no other writer has written. It never decides what is in the table, so a sink that has lost it is
+        # only slower.
         if upsert is None:
             self._writer = AppendWriter(self._target, self._layout)
         else:
@@ -272,7 +272,7 @@ class DeltaSink:
             output_mode: Spark's output mode. ``update`` and ``complete`` return rows of the same group
                 repeatedly, so the sink needs ``upsert`` with the grouping keys as keys. With ``complete``,
                 each batch is the whole table, so no other stream may share it.
-            lane: What writes the rows. With ``spark``, Spark's writer writes the rows of the stream. With
+            lane: How rows are written. With ``spark``, Spark's writer writes the rows of the stream. With
                 ``direct``, the tasks that read the journals also write the table's files; no row goes through
                 the JVM, so this takes about a third of the time. It needs a stream as ``load()`` returns it
                 and a table in a directory; :func:`~gazette_spark.ingest` names the other conditions. ``auto``
@@ -284,8 +284,8 @@ class DeltaSink:
         root = checkpoint or self._checkpoint
         if not root:
             raise OptionError("checkpoint", "none", "the query's checkpoint directory")
-        # Refuse here whatever can be refused, in one line: the first batch would do it in a hundred lines of
-        # Java.
+        # Refuse here what can be refused already, with an error of one line. The first batch would raise the
+        # same error with a hundred lines of Java.
         if "realTime" in trigger:
             raise OptionError("trigger", "realTime", "processingTime or availableNow: a batch is one commit")
         if lane not in ("auto", "spark", "direct"):
@@ -363,16 +363,16 @@ class DeltaSink:
             )
 
     def with_files(self, files: FileCommits) -> DeltaSink:
-        """Return this sink for batches whose rows name data files; see :mod:`gazette_spark._ingest`."""
+        """Return a copy of this sink for batches whose rows name files; see :mod:`gazette_spark._ingest`."""
         sink = copy(self)
         sink._writer = FileWriter(self._target, self._layout, files)
         return sink
 
     def _for_query(self, checkpoint: str, output_mode: str) -> DeltaSink:
-        """Return this sink for a run of a query, without the state of other runs."""
+        """Return a copy of this sink for a run of a query, without the state of other runs."""
         sink = copy(self)
         sink._checkpoint, sink._output_mode = checkpoint, output_mode
-        # Since another run read the table, others may have dropped, altered or written it.
+        # Other programs may have dropped, altered or written the table since another run read it.
         sink._checked, sink._seen, sink._last_table = False, None, None
         sink._batches = QueryBatches(self._target.name, self.app_id)
         sink._writer, sink._heartbeat = copy(self._writer), copy(self._heartbeat)
@@ -504,8 +504,7 @@ class DeltaSink:
 
     def _run_batch(self, df: DataFrame, batch_id: int, query: Any) -> None:  # noqa: ANN401 - Java's
         """Determine the batch from the query checkpoint, and commit it."""
-        # This state is forgotten until the batch is done, because after a failure any next run is a new
-        # writer.
+        # Forget this state until the batch is done, because any run after a failure is a new writer.
         seen, self._seen = self._seen, None
         last_table, self._last_table = self._last_table, None
         spark = df.sparkSession
@@ -521,7 +520,7 @@ class DeltaSink:
         mode = (self._output_mode or (query and str(query.outputMode())) or "").lower()  # Java says "Update".
         if mode:
             check_output_mode(mode, self._upsert)
-        # The table is checked once for each run: DESCRIBE DETAIL takes a job on a large table, and a batch
+        # The table is checked once for each run: DESCRIBE DETAIL needs a job for a large table, and a batch
         # may have few rows.
         exists = self._checked or self._check_table(df, root) is not None
         batch = self._batches.read(SparkFiles(spark), root, batch_id)
@@ -562,7 +561,7 @@ class DeltaSink:
         conflict: Exception | None = None
         read = partial(self._target.snapshot, spark, self.app_id)
         # Each iteration is a complete attempt: read, decide, write, check. A decision is valid only for the
-        # entry on which it is based, so nothing of it is kept for the next iteration.
+        # entry on which it is based, so the next iteration makes a new one.
         table = last_table or TableSnapshot()
         for _ in range(MAX_ATTEMPTS):
             # Read everything on which the decision depends, once. The order matters. If the dead letters were
@@ -583,7 +582,7 @@ class DeltaSink:
                 before.ledger, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed
             )
             if isinstance(decision, Refusal):
-                # A conflict in the previous iteration is given as the cause.
+                # If the previous iteration had a conflict, it is the error's cause.
                 raise decision.error from conflict
             if isinstance(decision, Skip):
                 log.info("batch_skipped %s", about)
@@ -667,7 +666,7 @@ class DeltaSink:
         with self._turn:
             # Read these under the lock, because a batch clears both while it runs.
             last_table, seen = self._last_table, self._seen
-            # On Spark Connect there is no query to ask, but the process that runs batches ends with the
+            # On Spark Connect the query is not available, but the process that runs batches ends with the
             # query.
             if last_table is None or seen is None or not (query is None or query.isActive()):
                 return False
@@ -708,13 +707,13 @@ class DeltaSink:
             Whether rows were written. If not, the table already had the whole range.
 
         Raises:
-            OffsetError: ``begin`` and ``end`` name different journals, or an end is before its begin.
+            OffsetError: ``begin`` and ``end`` name different journals, or an end is before its start.
             SinkError: the range does not continue the table. Nothing was written.
         """
-        # A journal that is only in begin would have no end, and one that is only in end no begin: the ledger
-        # could not distinguish its first byte from a gap.
+        # The ledger could not record an end for a journal that is only in begin. For a journal that is only
+        # in end, it could not distinguish the first byte from a gap.
         if begin.read_through.keys() != end.read_through.keys():
-            raise OffsetError("the begin and the end of the batch name different journals")
+            raise OffsetError("the start and the end of the batch name different journals")
         check_forward(begin, end)
         failpoint("sink.entry")
         # Each call is a separate query with a unique id. So a repeated call is never mistaken for a replay
@@ -758,7 +757,7 @@ class DeltaSink:
             raise
 
     def _check_start(self, df: DataFrame, root: str) -> None:
-        """Refuse what the first batch would refuse, as far as it is already known."""
+        """Refuse what is already known to be an error of the first batch."""
         spark = df.sparkSession
         # If the table is missing, the first batch checks it after creating it.
         self._checked = exists = self._check_table(df, root) is not None

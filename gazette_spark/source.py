@@ -73,7 +73,8 @@ class GazetteDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         # Spark advises against overriding this method. But it is always the first call: at load(), or, in
-        # Spark 4.2, when a query with a user's schema starts. So invalid options fail where the user can see.
+        # Spark 4.2, when a query with a user's schema starts. So the user sees the error about an invalid
+        # option.
         super().__init__(options)
         # The address may come from the environment of the driver, which executors do not share. So it becomes
         # an option, which travels with the query.
@@ -145,7 +146,7 @@ class PiecePartition(InputPartition):
 
 @hide_internal_frames
 class _Reader:
-    """What readers of streams and batches share: making a batch's tasks, and reading in a task."""
+    """Shared code of the readers of streams and batches: makes a batch's tasks, and reads in a task."""
 
     def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
         self._options = options
@@ -269,14 +270,14 @@ class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return ``maxBytesPerTrigger``, or no limit.
 
-        Spark passes the limit back with each trigger, and knows only one. If other limits are set, this one
-        stands for all of them.
+        Spark passes the limit back with each trigger, and supports only one. If other limits are set, this
+        one represents all of them.
         """
         limits = ReadLimits.of(self._options)
         if limits == ReadLimits():
             return ReadAllAvailable()
-        # `ReadAllAvailable` would switch the other limits off: Trigger.Once passes it and means no limit at
-        # all.
+        # `ReadAllAvailable` would disable the other limits, because Trigger.Once passes it to mean no limit
+        # at all.
         return ReadMaxBytes(MAX_OFFSET if limits.max_bytes is None else limits.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

@@ -1,4 +1,4 @@
-"""A race of two writers, which shows whether a store accepts only one of two concurrent commits."""
+"""Runs a race of two writers, which shows whether a store accepts only one of two concurrent commits."""
 
 from __future__ import annotations
 

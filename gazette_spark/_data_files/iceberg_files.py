@@ -91,10 +91,10 @@ def iceberg_partitioned(
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
     """Yield rows by the values of their partitions. A value is given as Iceberg's bytes in base64.
 
-    A column that the rows lack is null in all of them, as any other column of the table.
+    A column that the rows lack is null in all of them, like any other column of the table.
 
     Raises:
-        TableRefusedError: the transform of a value has no number of its type.
+        TableRefusedError: the result of a value's transform does not fit its type.
     """
     spec, schema = _partitions(layout.spec, layout.schema)
     names = [f"{number}" for number in range(len(spec.fields))]

@@ -126,7 +126,7 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: object) -> None:
 
 
 def _bounds(low: Any, high: Any) -> tuple[Any, Any] | None:  # noqa: ANN401 - of any column.
-    """Return the bounds in the form of Delta's JSON, or None if it has no bounds for this type."""
+    """Return the bounds in the form of Delta's JSON, or None if Delta has no bounds for this type."""
     match low, high:
         case str(), str():
             # A shortened text is less than the text itself, so an upper bound ends in the last code point.

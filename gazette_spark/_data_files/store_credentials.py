@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class StoreCredentials:
-    """Credentials of a table's store that its catalog gives out for an hour or so. For one thread."""
+    """Requests a table's store credentials, which its catalog issues for about an hour. For one thread."""
 
     def __init__(self, issuer: CredentialIssuer) -> None:
         self._name = TableName(issuer.catalog, issuer.identifier)
@@ -29,16 +29,16 @@ class StoreCredentials:
         """Return the current credentials, or those of the last batch while the catalog does not answer.
 
         Returns:
-            None if the catalog has not answered yet: those of the target are to be used.
+            None if the catalog has not answered yet. Then use the credentials of the target.
         """
         try:
-            # The catalog is opened once, because that may ask its server for a token and for settings.
+            # Open the catalog once, because this may request a token and settings from its server.
             if self._catalog is None:
                 self._catalog = open_catalog(self._name.catalog, self._properties)
             with iceberg_errors(str(self._name)):
                 self._last = store_access(self._catalog.load_table(self._name.identifier))
         except GazetteError as error:
             # The old ones may still be valid, so a catalog that restarts need not end the query. The commit
-            # asks it again.
+            # contacts the catalog again.
             log.warning("credentials_reused table=%s error=%s", self._name, error)
         return self._last

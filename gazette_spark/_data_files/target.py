@@ -48,14 +48,14 @@ UNSAFE_STORAGE_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class CredentialIssuer:
-    """The table of a catalog that gives out credentials for its store. The driver asks it, tasks never do."""
+    """A table whose catalog issues credentials for its store. Only the driver requests them, never a task."""
 
     catalog: str
     """Name of the catalog in the configuration of ``pyiceberg``."""
     identifier: str
     """Namespace and name of the table."""
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Properties of the catalog in place of configured ones."""
+    """Properties of the catalog that replace configured ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ class IcebergLayout:
     store: StoreAccess = StoreAccess()
     """How tasks access the table's object store, unless the driver has newer credentials."""
     issuer: CredentialIssuer | None = None
-    """Whom the driver asks for newer credentials before each batch; None if those of ``store`` last."""
+    """Issuer of newer credentials, which the driver requests before each batch; None if ``store`` has lasting
+    ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class FileTarget:
             raise OptionError(TARGET_OPTION, "another text", "to be unset: ingest() sets it") from None
 
     def for_tasks(self) -> FileTarget:
-        """Return the target without what only the driver may use."""
+        """Return the target without the fields that only the driver may use."""
         if self.iceberg is None or self.iceberg.issuer is None:
             return self
         return replace(self, iceberg=replace(self.iceberg, issuer=None))

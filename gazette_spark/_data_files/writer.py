@@ -50,11 +50,11 @@ LEAST_SAMPLE, MOST_SAMPLE = 1000, 4096
 """Minimum and maximum number of values that show whether a column's values repeat."""
 
 UNIQUE_SHARE = 0.99
-"""Share of distinct values among them above which a dictionary is not worth it: the file has 50 times as many
-values."""
+"""Share of distinct values in this sample above which no dictionary is written. The file has 50 times as many
+values as the sample."""
 
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~ @,;!$&()+")
-"""Characters that stand for themselves in the name of a partition's directory."""
+"""Characters that are not escaped in the name of a partition's directory."""
 
 READABLE_DAYS = range(-96465292, 95026237)
 """Days since 1970 whose text ``deltalake`` can read."""
@@ -287,12 +287,12 @@ def written_files(
     with _named_errors(target):
         files = _TaskFiles(target)
     try:
-        # A piece may have a single record. Determining the partitions of so few rows, and keeping each as an
-        # array until its row group is written, takes far more time and memory than the rows themselves.
+        # A piece may have a single record. Determining the partitions of so few rows, and keeping each batch
+        # in arrays until its row group is written, takes far more time and memory than the rows themselves.
         for rows in _gathered(batches):
             with _named_errors(
                 target
-            ):  # This is not around the loop, because reading the rows has other errors.
+            ):  # This is not around the loop, because reading the rows raises other errors.
                 files.add(rows)
         with _named_errors(target):
             files.finish()
@@ -359,7 +359,7 @@ def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
     if pa.types.is_temporal(leaf.type):
         column = column.view(pa.int64() if leaf.type.bit_width == 64 else pa.int32())
     elif pa.types.is_string(leaf.type):
-        column = column.view(pa.binary())  # A text of Spark may have bytes that are not UTF-8.
+        column = column.view(pa.binary())  # Spark's strings may have bytes that are not UTF-8.
     # Do not use Arrow's compute functions, which are a tenth of what a worker of format=raw loads.
     values = [value for value in column.to_pylist() if value is not None]
     return len(values) >= LEAST_SAMPLE and len(set(values)) > UNIQUE_SHARE * len(values)
@@ -427,7 +427,7 @@ def partitioned(
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
     """Yield rows by the values of the partition columns in Delta's form.
 
-    A column that the rows lack is null in all of them, as any other column of the table.
+    A column that the rows lack is null in all of them, like any other column of the table.
 
     Raises:
         TableRefusedError: ``deltalake`` cannot read a value, or a value is null where the table allows none.
@@ -441,7 +441,7 @@ def partitioned(
         yield from iceberg_partitioned(target.table, target.iceberg, rows)
         return
     texts = [_partition_texts(name, rows, target) for name in partition_by]
-    # These names are not those of the columns, one of which may be called "#".
+    # Do not use the columns' names, because one of them may be "#".
     names = [f"{number}" for number in range(len(texts))]
     numbered = pa.table([*texts, int64_array(np.arange(rows.num_rows))], [*names, "#"])
     # Use one thread, because Spark expects one core for each task, and because the rows have to stay in

@@ -142,7 +142,7 @@ class FileBatches:
             SinkError: the range does not continue the table; nothing was written.
         """
         if begin.read_through.keys() != end.read_through.keys():
-            raise OffsetError("the begin and the end of the batch name different journals")
+            raise OffsetError("the start and the end of the batch name different journals")
         check_forward(begin, end)
         # Each call is a separate query with a unique id, so only the offsets show whether a repeated call has
         # to write anything.

@@ -1,1 +1,1 @@
-"""Plans what a batch reads, on the driver, and reads it, in tasks, from brokers or a fragment store."""
+"""Plans on the driver what a batch reads, and reads it in tasks, from brokers or a fragment store."""

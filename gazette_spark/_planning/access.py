@@ -1,4 +1,4 @@
-"""How a query's processes reach its journals: clients and stores, credentials, and logs.
+"""Gives a query's processes access to its journals: clients and stores, credentials, and logs.
 
 The driver reads credentials from files. Tasks get the contents that the driver has read:
 
@@ -7,7 +7,7 @@ option               the driver's client        a task's client
 ==================== ========================== ==========================================================
 ``auth.token``       sends it                   sends it
 ``auth.tokenFile``   reads it when it changes   reads it when it changes, if the machine has the file;
-                                                else sends the token from the time of planning
+                                                otherwise sends the token from the planning
 ``auth.keysSecret``  signs a token per request  signs a token per request
 ``tls.…File``        reads them when they       has their contents from the time of planning
                      change
@@ -122,7 +122,7 @@ def security_for_tasks(security: Security) -> Security:
     """Return the credentials of tasks: contents instead of files, and the current token.
 
     Raises:
-        CollectionAccessError: the control plane of a collection gives no token.
+        CollectionAccessError: the control plane of a collection issues no token.
         OptionError: a file cannot be read, or a certificate is invalid.
     """
     from gazette_spark.client._transport.credentials import read_token
@@ -132,8 +132,8 @@ def security_for_tasks(security: Security) -> Security:
         security = replace(
             security, token=granted.token, collection=None, broker_address=granted.broker_address
         )
-    # The machine of a task need not have the driver's files. The token's path goes along as well: a task that
-    # has the file can renew its token, which a long read needs.
+    # The machine of a task need not have the driver's files. Tasks also get the token's path, so that a task
+    # that has the file can renew its token during a long read.
     token = security.token if security.token_file is None else read_token(security.token_file)
     tls = _tls(security)
     if tls is None:

@@ -1,4 +1,4 @@
-"""The offsets up to which a batch may read, from its start, the write heads and the read limits.
+"""Decides up to which offsets a batch may read, from its start, the write heads and the read limits.
 
 Without a limit a batch reads up to every write head. ``maxBytesPerTrigger`` is shared among the journals
 with a backlog, in proportion to their backlogs, so that all of them catch up at about the same time. But a
@@ -94,7 +94,7 @@ def admit(backlogs: Mapping[str, Backlog], max_bytes: int | None) -> dict[str, i
         max_bytes: Limit for all journals together; None for no limit.
 
     Returns:
-        For every journal an offset from its begin to its head, and past its begin if it has a backlog. The
+        For every journal an offset from its start to its head, and past its start if it has a backlog. The
         offset need not be a record boundary. The result does not depend on the order of the journals.
     """
     sizes = {journal: backlog.size_bytes for journal, backlog in backlogs.items()}
@@ -121,8 +121,8 @@ def fragment_ends(spans: Iterable[tuple[int, int]], backlog: Backlog) -> list[in
             holes: holes do not count, and the bytes after the last fragment count as one fragment.
         backlog: Backlog of at least one byte.
     """
-    # The fewest fragments that cover the backlog: of those that begin at or before the offset that is
-    # reached, the one that reaches furthest, as brokers read them.
+    # Find the fewest fragments that cover the backlog. Like brokers, take the fragment that reaches furthest
+    # among those that begin at or before the reached offset.
     fragments = sorted(span for span in spans if span[1] > backlog.begin and span[0] < backlog.head)
     ends: list[int] = []
     at, index = backlog.begin, 0
@@ -135,7 +135,7 @@ def fragment_ends(spans: Iterable[tuple[int, int]], backlog: Backlog) -> list[in
             at = reach
             ends.append(min(reach, backlog.head))
         elif index < len(fragments):
-            # A hole: the next fragment continues behind it.
+            # There is a hole, and the next fragment continues after it.
             at = fragments[index][0]
         else:
             # The list is older than the head. What was appended since then counts as one fragment.

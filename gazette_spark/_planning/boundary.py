@@ -1,4 +1,4 @@
-"""The search for record boundaries in windows of a journal, which decides the end of a batch.
+"""Searches windows of a journal for record boundaries, to decide the end of a batch.
 
 A callable ``read_window(begin, end)`` provides the bytes, so the search itself is pure. It returns the
 content of ``[begin, end)``. A SHORTER answer means that bytes are missing: it is then the content after the
@@ -54,12 +54,12 @@ def record_end(
     if framing.anchored:
         # Locally, a newline or a magic word proves nothing in these framings.
         return AnchoredBoundary(read_window, max_record_bytes, journal, framing).end(begin, end)
-    # Go back from the end in windows that double. Records are short as a rule, so the first window has an end
+    # Go back from the end in windows that double. Records are usually short, so the first window has the end
     # of one, and a long record costs at most twice its length.
     high, size = end, FIRST_WINDOW_BYTES
     while high > begin:
-        # One byte more than the longest record: if none of these bytes ends a record, they belong to one that
-        # is too long, and no further search can help.
+        # This is one byte more than the longest record. If none of these bytes ends a record, they belong to
+        # one that is too long, and no further search can help.
         low = max(begin, high - size, end - max_record_bytes - 1)
         window = read_window(low, high)
         cut = framing.last_boundary(window, max_record_bytes)
@@ -67,15 +67,15 @@ def record_end(
             return high - len(window) + cut
         if len(window) < high - low:
             # The record before the hole is cut and can never be completed, so nothing before the hole counts.
-            # In a framing whose appends have whole records, a record begins behind it. At the write head
+            # In a framing whose appends have whole records, a record begins after it. At the write head
             # nothing follows, and waiting for more would stop the query. A caller without a head does not
             # want to end inside a hole.
             behind = high - len(window)
             if not framing.resyncs or write_head in (None, behind):
                 return behind
-            # Otherwise the bytes behind the hole may be the rest of the cut record. The next batch must skip
-            # them, and it knows that only if it sees the hole, too. So this batch ends inside the hole. That
-            # is possible if the hole has two bytes or more: one for each batch.
+            # Otherwise the bytes after the hole may be the rest of the cut record. The next batch must skip
+            # them, which it can detect only if it sees the hole, too. So this batch ends inside the hole.
+            # That is possible if the hole has two bytes or more: one for each batch.
             inside = behind - 1
             if inside == begin or not read_window(inside - 1, inside):
                 return inside
@@ -104,15 +104,14 @@ def next_record_end(
     if framing.anchored:
         search = AnchoredBoundary(read_window, max_record_bytes, journal, framing)
         return next(search.followed(begin, write_head), None)
-    # The same search forwards, at most as far as the longest record.
+    # This is the same search forwards, over at most the length of the longest record.
     low, size = begin, FIRST_WINDOW_BYTES
     while low < write_head:
         high = min(write_head, low + size, begin + max_record_bytes + 1)
         window = read_window(low, high)
         cut = framing.first_boundary(window, low)
         if len(window) < high - low:
-            # A hole has cut the record. The next one begins behind the hole, or behind the rest of the cut
-            # one.
+            # A hole has cut the record. The next one begins after the hole, or after the rest of the cut one.
             begin = high - len(window)
             if cut is None and (not framing.resyncs or begin == write_head):
                 return begin
@@ -136,9 +135,9 @@ def limited_end(
 ) -> int:
     """Return where a batch ends that should stop at ``soft_end`` and may continue up to the write head.
 
-    This is the largest boundary up to ``soft_end``. If that gives no whole record, it is the end of the first
-    record, so that a limit below a record's length never stops a query. It is ``begin`` only if there is no
-    whole record yet.
+    This is the largest boundary up to ``soft_end``. If there is no whole record up to there, it is the end of
+    the first record, so that a limit below a record's length never stops a query. It is ``begin`` only if
+    there is no whole record yet.
     """
     end = min(soft_end, write_head)
     last = record_end(
@@ -148,7 +147,8 @@ def limited_end(
     # later batch.
     if last > begin or end == write_head:
         return last
-    # No record fits the limit. Without an exception the query would never get past this one.
+    # No record fits the limit. Without this exception to the limit, the query would never get past this
+    # record.
     after = next_record_end(
         read_window, begin, write_head, max_record_bytes, journal=journal, framing=framing
     )
@@ -174,8 +174,8 @@ class AnchoredBoundary:
             more = self.read_window(low, high)
             window = more + window
             if len(more) < high - low:
-                # Fragments begin behind holes, and appends of these framings have whole records. So the first
-                # byte behind the hole begins a record, and the records from there on can simply be followed.
+                # Fragments begin after holes, and appends of these framings have whole records. So the first
+                # byte after the hole begins a record, and the records from there on can simply be followed.
                 at = end - len(window)
                 return at + self.framing.cut(window, at).size
             # Proof by exhaustion: the framing reads the window from every state in which it may begin. From
@@ -185,8 +185,8 @@ class AnchoredBoundary:
                 return low + boundary
             # Each try reads the whole window again from all states, so windows grow fast.
             size *= 4
-        # No tail of the longest record's length has proved an end, as when frames carry frames. Only the
-        # records from the begin on can show it.
+        # No tail of the longest record's length has proved an end, for example because frames contain frames.
+        # Only the records from the start on can show it.
         return max(self.followed(begin, end, window if low == begin else b""), default=begin)
 
     def followed(self, begin: int, end: int, data: bytes = b"") -> Iterator[int]:
@@ -210,12 +210,12 @@ class AnchoredBoundary:
             low = at + len(data)
             if low >= end:
                 return
-            # At least as many new bytes as there are unfinished ones: the record's bytes are searched again
-            # each time, and doubling keeps that linear.
+            # Read at least as many new bytes as there are unfinished ones. The record's bytes are searched
+            # again each time, and doubling keeps the total linear.
             high = min(end, low + max(size, len(data)))
             window = self.read_window(low, high)
             if len(window) < high - low:
-                # As above, a record begins behind a hole.
+                # As above, a record begins after a hole.
                 at, data = high - len(window), b""
                 yield at
             data += window
@@ -251,7 +251,7 @@ def window_reader(client: JournalOpener, journal: str, *, fail_on_data_loss: boo
         with client.read(journal, offset=begin, end_offset=end) as reader:
             for chunk in reader:
                 if chunk.offset > at:
-                    # By the rule of a `read_window`, a short answer has only the bytes behind the last hole.
+                    # By the rule of a `read_window`, a short answer has only the bytes after the last hole.
                     _hole(journal, at, chunk.offset, fail=fail_on_data_loss)
                     parts.clear()
                 parts.append(chunk.content)
@@ -270,7 +270,7 @@ def _hole(journal: str, expected: int, available: int, *, fail: bool) -> None:
 
 
 def _oversized(journal: str, begin: int, end: int, max_record_bytes: int, *, exact: bool) -> RecordError:
-    where = "" if exact else " or before it"
+    where = "" if exact else " or earlier"
     problem = (
         f"oversized record: it begins here{where} and does not end before offset {end}, "
         f"more than maxRecordBytes={max_record_bytes} allows. Raise maxRecordBytes, or start past the record"

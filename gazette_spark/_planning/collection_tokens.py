@@ -1,8 +1,8 @@
-"""Access to a collection of Estuary Flow: its brokers, and a token for them, from Estuary's control plane.
+"""Gets the brokers of an Estuary Flow collection, and a token for them, from Estuary's control plane.
 
-The user's own token is for the control plane only. ``POST /authorize/user/collection`` answers with the
-address of the data plane's brokers and with a token of an hour or so, which covers the journals of this
-collection and nothing else. Brokers end a read when its token expires, so the token is renewed in time.
+The user's own token is for the control plane only. ``POST /authorize/user/collection`` returns the address of
+the data plane's brokers and a token that is valid for about an hour, only for the journals of this
+collection. Brokers end a read when its token expires, so the token is renewed in time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 PATH = "/authorize/user/collection"
 
 REQUEST_TIMEOUT_S = 15.0
-"""Longest time of one request."""
+"""Maximum number of seconds for one request."""
 
 MAX_ANSWER_BYTES = 1 << 20
 
@@ -76,7 +76,7 @@ class CollectionTokens:
             try:
                 self._current = authorize(self._access)
             except CollectionAccessError as error:
-                # A control plane that is away for a while must not end a query that has a good token.
+                # An outage of the control plane must not end a query while it has a valid token.
                 if last is None or now >= last.expires_at:
                     raise
                 log.warning("the last token stays in use: %s", error)
@@ -98,8 +98,8 @@ def tokens_of(access: CollectionAccess) -> CollectionTokens:
 def authorize(access: CollectionAccess) -> Authorization:
     """Ask the control plane for access.
 
-    A control plane does not refuse at once what it may not have heard of yet: it names a time after which to
-    ask again. It does so until its knowledge is newer than the start of the request.
+    A control plane whose data is older than the start of the request does not refuse. It returns a delay
+    after which to ask again, until its data is newer.
 
     Raises:
         CollectionAccessError: it refuses, or has not answered in time, or its answer is malformed.
@@ -109,13 +109,13 @@ def authorize(access: CollectionAccess) -> Authorization:
     body = {"collection": access.collection, "capability": "read", "startedUnix": int(time.time())}
     wait_s = FIRST_WAIT_S
     while True:
-        # Read each time: whoever renews the file may do so while we wait.
+        # Read the file each time, because it may be renewed while we wait.
         user_token = access.token or read_token(access.token_file or "")
         problem, pause_s = "", wait_s
         try:
             answer = _post(access, user_token, body)
         except urllib.error.HTTPError as error:
-            with error:  # It is the response, and its connection stays open until it is closed.
+            with error:  # The error is the response, and its connection stays open until it is closed.
                 problem = f"HTTP {error.code}: {_excerpt(error.read(500), user_token)}"
             if error.code not in (408, 429) and error.code < 500:
                 raise _refused(access, problem) from None
@@ -156,7 +156,7 @@ def _authorization(access: CollectionAccess, answer: dict[str, Any]) -> Authoriz
     address, token = answer.get("brokerAddress"), answer.get("brokerToken")
     if not (isinstance(address, str) and isinstance(token, str) and token):
         raise _refused(access, "its answer has no brokerAddress or no brokerToken")
-    # Of the token's claims, only the end is needed here. Only brokers can verify the rest.
+    # Only the token's expiry is needed here. Only brokers can verify the other claims.
     try:
         encoded = token.split(".")[1]
         claims = parse_json(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
@@ -165,7 +165,7 @@ def _authorization(access: CollectionAccess, answer: dict[str, Any]) -> Authoriz
     now, expires_at = time.time(), claims.get("exp") if isinstance(claims, dict) else None
     if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or expires_at <= now:
         raise _refused(access, "its brokerToken is not a JWT that is valid now; check this machine's clock")
-    # The client asks for a URL with a port, and the address may have none.
+    # The client requires a URL with a port, which the address may lack.
     try:
         parts = urlsplit(address)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)

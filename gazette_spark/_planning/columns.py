@@ -1,4 +1,4 @@
-"""The columns that a query's options allow, and the format that columns imply."""
+"""Checks the columns of a query against its options, and finds the format that columns imply."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from gazette_spark.errors import OptionError
 log = logging.getLogger(__name__)
 
 SIMILARITY = 0.8
-"""How similar a column's name is to that of a metadata column that is meant: ``_offsets`` has 0.93."""
+"""Minimum similarity at which a column's name counts as a misspelt metadata column: ``_offsets`` has 0.93."""
 
 RAW_DDL = "journal STRING, offset BIGINT, value BINARY"
-"""Columns of ``format=raw`` when the query gives no schema."""
+"""Columns of ``format=raw`` for a query without a schema."""
 
 RAW_TYPES: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
 METADATA_TYPES: dict[str, DataType] = {
@@ -138,8 +138,8 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:  # noqa: C
 def warn_of_similar_names(options: SourceOptions, schema: StructType) -> None:
     """Log a warning for each column whose name is almost that of a metadata column, once in a process.
 
-    Such a column is not refused, because records may have a field of that name. Otherwise it is null in each
-    row, and nothing else would say so. Only the process that plans a query calls this.
+    Such a column is not refused, because records may have a field of that name. If they have none, the column
+    is null in each row, and only this warning says so. Only the process that plans a query calls this.
     """
     origin = metadata_types(options)
     meant = {name.lower(): name for name in (*origin, options.column_name_of_corrupt_record)}

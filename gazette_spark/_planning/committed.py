@@ -1,12 +1,13 @@
-"""The committed messages of a piece: selects the records that acknowledgements commit.
+"""Reads the committed messages of a piece: the records that acknowledgements commit.
 
-One task reads a range of a journal from its begin to its end. The states of the producers at the begin say
+One task reads a range of a journal from its start to its end. The states of the producers at the start show
 which transactions are open. A message of a transaction waits in memory until its fate is known, within a
 window of :data:`WINDOW_BYTES`. Messages that have left the window, or lie before the range, are read again
 at the end, if their transaction was committed. So no task holds more than the window, and bytes are read at
 most twice.
 
-The rows are those of a reader without a window, in another order: messages that are read again come last.
+The rows are the same as those of a reader without a window, but in another order: messages that are read
+again come last.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class States(Protocol):
     """Source and destination of the states of producers."""
 
     def at_begin(self) -> ProducerStates:
-        """Return the states at the begin of the range."""
+        """Return the states at the start of the range."""
 
     def at_end(self, states: ProducerStates) -> None:
         """Store the states at the end of the range."""
@@ -106,7 +107,8 @@ class CommittedScan:
         self._states = states
         self._columns = tuple(columns)
         self._include_acks = include_acks
-        # Transactions that began before the range were never in the window, so its floor is the begin.
+        # Transactions that began before the range were never in the window, so its floor is the range's
+        # start.
         self._window = PendingWindow(piece.begin)
         self.gaps: list[Gap] = []
         """Gaps of the first pass; always empty if data loss is an error."""
@@ -122,8 +124,8 @@ class CommittedScan:
         for messages, closings in sequencing:
             yield from self._built(self._window.add(messages, closings))
         self.gaps = list(scan.gaps)
-        # What is still undecided here belongs to transactions that are open at the end: a later batch has
-        # them.
+        # Messages that are still undecided here belong to transactions that are open at the end. A later
+        # batch has them.
         yield from self._built(self._window.finish())
         # The states are written before the second pass because they do not depend on it. A task that dies
         # in the second pass begins again with the same states.
@@ -176,9 +178,9 @@ class Sequencing:
 
     def __iter__(self) -> Iterator[tuple[Messages, Closings]]:
         # Where bytes are missing, every open transaction may have lost messages, so none of them may be
-        # delivered in part. The scan reports a gap before the first block behind it. A block may contain
+        # delivered in part. The scan reports a gap before the first block after it. A block may contain
         # several gaps, if no record begins at some of its bytes, so it is sequenced in parts: messages before
-        # a gap still belong to their transactions, those behind it do not.
+        # a gap still belong to their transactions, those after it do not.
         seen = 0
         for block in self._scan:
             first = 0
@@ -189,7 +191,7 @@ class Sequencing:
                 self.states = without_lost(self.states, gap.journal, gap.begin, gap.end)
             seen = len(self._scan.gaps)
             yield self._next(block.rows(first, len(block)) if first else block)
-        # A gap behind the last record still counts for the states with which the next batch begins.
+        # A gap after the last record still counts for the states with which the next batch begins.
         for gap in self._scan.gaps[seen:]:
             self.states = without_lost(self.states, gap.journal, gap.begin, gap.end)
 
@@ -229,7 +231,7 @@ class PendingWindow:
             # block's own messages, and those that still wait come after their producer's last end.
             if self._held:
                 self._closings.append(closings)
-        # The usual block has whole transactions, and passes without a copy.
+        # Most blocks have whole transactions, and pass without a copy.
         committed = messages.ack_offsets >= 0
         if committed.all():
             if len(committed):
@@ -242,7 +244,7 @@ class PendingWindow:
             # All of the block's bytes count, because a block keeps them even if only a few of its messages
             # wait.
             self._size += len(messages.block.data)
-        # The oldest blocks leave first, so that what has left lies before one offset, the floor.
+        # The oldest blocks leave first, so that all removed messages lie before one offset, the floor.
         while self._size > WINDOW_BYTES:
             yield from self._leave()
 
@@ -281,7 +283,7 @@ def resolved(uuids: UuidColumns, offsets: Offsets, closings: Closings) -> Offset
     acks = np.full(len(uuids), PENDING, np.int64)
     if not len(closings) or not len(uuids):
         return acks
-    # The first end of the message's producer behind the message decides. A binary search finds it for all
+    # The first end of the producer's transaction after the message decides. A binary search finds it for all
     # messages at once, in keys of the producer's rank and the end's offset. Offsets count from the block's
     # first message, so that both parts fit 63 bits; ends before that message decide nothing, and would give
     # negative numbers.
@@ -299,7 +301,8 @@ def resolved(uuids: UuidColumns, offsets: Offsets, closings: Closings) -> Offset
     at = np.where(closed, at, 0)
     closed = closed & (closings.producers[at] == uuids.producers) if len(keys) else closed
     if closed.any():
-        # A transaction that was rolled back, or has lost bytes, ends with the clock 0: below all messages.
+        # A transaction that was rolled back, or has lost bytes, ends with the clock 0, which is below the
+        # clocks of all messages.
         committed = uuids.clocks <= closings.ack_clocks[at]
         acks[closed] = np.where(committed, closings.ack_offsets[at], DROPPED)[closed]
     return acks
@@ -357,7 +360,7 @@ def committed_scan(
     reader = uuid_reader(uuid_place(options, piece.framing), separator=options.sep, quote=options.quote)
 
     def catch_up(states: ProducerStates, at: int, until: int) -> ProducerStates:
-        # This happens only without the file of states at the range's begin: see `states`.
+        # This happens only without the file of states at the range's start: see `states`.
         part = Piece(piece.journal, at, until, until, starts_on_record=True, framing=piece.framing)
         sequencing = Sequencing(scan(part), reader, states)
         for _ in sequencing:
@@ -365,8 +368,8 @@ def committed_scan(
         return sequencing.states
 
     def missing(begin: int, end: int) -> list[tuple[int, int]]:
-        # Under `failOnDataLoss=false` retention may have deleted the begin of a transaction that is open at
-        # the range's begin. Its file of states does not show that; the journal does.
+        # Under `failOnDataLoss=false` retention may have deleted the start of a transaction that is open at
+        # the range's start. Its file of states does not show that; the journal does.
         fragments = [listed.fragment for listed in client.list_fragments(piece.journal)]
         spans = [(fragment.begin, fragment.end) for fragment in fragments]
         return list(skipped_spans(client, piece.journal, spans, begin, end))

@@ -58,7 +58,7 @@ MAX_RECORD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes of a piece that gave no records, because they are missing or invalid.
+    """Bytes of a piece that yielded no records, because they are missing or invalid.
 
     The sum of the gaps of all pieces of a range does not depend on how the range was cut.
     """
@@ -96,14 +96,14 @@ class Cutter:
             raise ValueError(msg)
         self.piece = piece
         self.gaps: list[Gap] = []
-        # An empty piece owns no record, so it must not read the byte before its begin.
+        # An empty piece owns no record, so it must not read the byte before its start.
         self._done = piece.begin >= piece.end
         self._fail_on_data_loss = fail_on_data_loss
         self._max_record_bytes = max_record_bytes
         self._block_bytes = block_bytes
         self._framing = framing
-        # A piece in the middle of a range has read one byte before its begin, and looks for the first record
-        # end from there on. If that byte ends a record, a record of the piece begins right at its begin.
+        # A piece in the middle of a range has read one byte before its start, and looks for the first record
+        # end from there on. If that byte ends a record, a record of the piece begins right at its start.
         self._skipping = not piece.starts_on_record
         self._records_begin = records_begin
         """Offsets at which a record begins, even if missing bytes end there."""
@@ -139,11 +139,11 @@ class Cutter:
             raise ProtocolError("ReadResponse.offset", f"went back from {self._position} to {offset}")
         if offset > self._position:
             yield from self._jump(offset)
-        # One pair for each change of the time, which is usually a fragment, and not for each chunk.
+        # Keep one pair for each change of the time, usually one per fragment, and not one per chunk.
         if mod_time != self._stored[-1][1]:
             self._stored.append((offset, mod_time))
-        # A chunk may be much larger than a block: a piece's content has up to 8 MiB. In parts, blocks stay
-        # small, and reading stops soon after the piece's end.
+        # A chunk may be much larger than a block: a piece's content has up to 8 MiB. Processing it in parts
+        # keeps blocks small, and stops reading soon after the piece's end.
         for low in range(0, len(content), self._block_bytes):
             if self._done:
                 return
@@ -172,15 +172,15 @@ class Cutter:
         if self._done:
             return
         journal, limit = self.piece.journal, self.piece.limit
-        # The planner has seen bytes up to the limit. A broker that ends before it lags behind or has lost
-        # them, and the rows so far would look like all of them.
+        # The planner has seen bytes up to the limit. If a broker's read ends earlier, the broker lags behind
+        # or has lost them, and the rows so far would look complete.
         if self._position < limit:
             raise OffsetNotYetAvailableError(journal, "the read ended early", self._position, self._position)
         self._report_rest()
         if not self._skipping:
             yield from self._flush(last=True)
             # The planner has put the limit on a record boundary. A record without an end shows that it did
-            # not, and dropping the record would lose it: the next batch begins behind it.
+            # not, and dropping the record would lose it: the next batch begins after it.
             if not self._done and self._position > self._start:
                 problem = f"has no end before the range's end, offset {limit}"
                 if self._framing.anchored:
@@ -203,7 +203,7 @@ class Cutter:
             # This piece reports the rest of a cut record even past the piece's end, because the jump ends in
             # this piece and no other one sees it.
             return b""
-        # The rest of a cut record ends with the first record end behind the hole.
+        # The rest of a cut record ends with the first record end after the hole.
         self._report_rest()
         # If one record covers the whole piece, the piece owns none: another piece has its first byte.
         self._done = self._position >= self.piece.end
@@ -214,14 +214,14 @@ class Cutter:
         piece, expected = self.piece, self._position
         if self._fail_on_data_loss:
             raise DataLossError(piece.journal, expected, target)
-        # First everything before the hole. Bytes behind an earlier hole are a rest if no record ended in
-        # them. The whole records are rows, and no more bytes will complete the last one, which the framing
-        # must know.
+        # Finish everything before the hole first. Bytes after an earlier hole are a rest if no record ended
+        # in them. The whole records are rows. The framing must know that no more bytes will complete the last
+        # record.
         self._report_rest()
         yield from self._flush(last=True)
         if self._done:
             return  # The record that the jump cuts belongs to the next piece.
-        # While skipping, the cut record is another piece's, which reports it.
+        # While skipping, the cut record belongs to another piece, which reports it.
         cut_bytes = 0 if self._skipping else expected - self._start
         # Each piece reports only the missing bytes that lie in it, so that the reports of all pieces add up.
         begin, end = (min(max(at, piece.begin), piece.end) for at in (expected, target))
@@ -256,7 +256,8 @@ class Cutter:
         waiting = self._position - self._start
         longest = self._max_record_bytes + LOOK_BYTES
         if self._position < self.piece.end:
-            # At least twice as many bytes as last time, so that a long record costs only a constant factor.
+            # Wait for at least twice as many bytes as last time, so that a long record costs only a constant
+            # factor.
             gathered = max(min(self._block_bytes, longest), 2 * waiting, needs)
             self._flush_at = min(self._start + min(gathered, waiting + longest), self.piece.end)
         else:
@@ -277,8 +278,7 @@ class Cutter:
         # The store times of earlier bytes are no longer needed.
         at = bisect_right(self._stored, self._start, key=itemgetter(0)) - 1
         del self._stored[:at]
-        # Without a store time, as for bytes that only brokers have, blocks carry none: this is the usual case
-        # of a stream.
+        # Blocks of bytes that only brokers have carry no store time. This is the usual case in a stream.
         stored: Sequence[tuple[int, int]] = ()
         if self._stored != [(0, 0)]:
             until = bisect_left(self._stored, self._start + len(whole), lo=1, key=itemgetter(0))
@@ -377,7 +377,7 @@ class PieceScan:
             yield from cutter.finish(piece.end)
             return
         assert self._client is not None
-        # Up to the limit, not to the end, because the last record may end anywhere up to there. The loop
+        # Read up to the limit, not to the end, because the last record may end anywhere up to there. The loop
         # leaves the read as soon as that record is complete.
         with self._client.read(piece.journal, offset=piece.read_from, end_offset=piece.limit) as reader:
             for chunk in reader:

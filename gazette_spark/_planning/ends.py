@@ -1,4 +1,4 @@
-"""The begin and end of ranges: those that a user chooses, and the end of a batch within its limits.
+"""Decides the start and end of the ranges that a user chooses, and the end of a batch within its limits.
 
 Only the bytes show where a journal's thousandth record ends. So with a limit of records the driver reads the
 batch's bytes itself, in addition to the tasks.
@@ -34,7 +34,7 @@ RESTORE = (
 
 
 class RangeResolver:
-    """Decides the begin and the end that a user chooses. For one thread."""
+    """Decides the start and the end that a user chooses. For one thread."""
 
     def __init__(self, view: JournalView, selection: QueryJournals, identities: JournalIdentities) -> None:
         self._view = view
@@ -70,8 +70,8 @@ class RangeResolver:
                 raise OffsetError(f"endingOffsets is past the write head {head}", journal, chosen)
             return head if chosen == LATEST else chosen
 
-        # Offsets first, whole records later: whether a range is empty must be known before its end is
-        # searched.
+        # Decide the offsets first and find whole records later, because whether a range is empty must be
+        # known before its end is searched.
         lasts = view.map_journals(last_of, journals)
         begins = dict(start.read_through)
         for journal, begin in start.read_through.items():
@@ -119,7 +119,7 @@ class RangeResolver:
         options = self._view.options
         resumed = options.resume_offsets.named if options.resume_offsets else {}
         # These offsets were write heads once, as the end of a table or of another query. A replica that has
-        # just joined a journal reports a lower head, and the offset would look like a mistake of the user's.
+        # just joined a journal reports a lower head, and the offset would look like the user's mistake.
         named = {
             journal: max(
                 options.starting_offsets.of(journal),
@@ -169,8 +169,8 @@ class RangeResolver:
         # Stores report no Etcd revision. Without one, nothing shows whether a head or a creation is older.
         if not (revision := self._selection.revision):
             return JournalOffsets(starts)
-        # A journal that is not listed here was read to its head: see `JournalOffsets.head_seen`. Positions of
-        # thousands of journals stay short.
+        # A journal that is not listed here was read to its head: see `JournalOffsets.head_seen`. This keeps
+        # positions of thousands of journals short.
         behind = {journal: head for journal, head in heads.items() if head > starts[journal]}
         return JournalOffsets(starts, revision=revision, heads=behind)
 
@@ -188,7 +188,7 @@ class RangeResolver:
                 journal,
                 head,
             )
-        # A fragment may begin inside a record. That record is read from its begin, because its end was
+        # A fragment may begin inside a record. That record is read from its start, because its end was
         # appended at the requested time or later.
         first = view.client.first_offset(journal)
         offset = head if stored is None else stored
@@ -199,20 +199,20 @@ class RangeResolver:
 
     def _check_begin(self, journal: str, offset: int, end: int, what: str, way_out: str = "") -> None:
         """Check that a record may begin at an offset. Otherwise half a record would become a row."""
-        # Missing bytes prove nothing about the record, so they are no error here.
+        # Missing bytes prove nothing about the record, so they are not an error here.
         window = window_reader(self._view.client, journal, fail_on_data_loss=False)
         framing = self._view.framing(journal)
         before, after = b"", b""
         # A frame begins with a magic word. For other framings, the byte before shows whether the last record
-        # ended. Both are necessary and not sufficient: a frame may contain frames, and a quoted CSV field
-        # newlines.
+        # ended. Both conditions are necessary but not sufficient: a frame may contain frames, and a quoted
+        # CSV field may contain newlines.
         if framing.header_bytes:
             after = window(offset, min(offset + framing.header_bytes, end))
         elif framing.trailer_bytes:
             before = window(offset - 1, offset)
         if not framing.may_begin(before, after):
             problem = f"{what} is in the middle of a record of framing {framing.name}"
-            with suppress(GazetteError):  # Not in a journal whose record is too long to find its begin.
+            with suppress(GazetteError):  # The record may be too long to find its start.
                 first = self._view.client.first_offset(journal)
                 problem += f", which begins at offset {self._view.whole_records(journal, first, offset)}"
             raise OffsetError(problem + way_out, journal, offset)
@@ -238,7 +238,7 @@ def range_end(
         content: All bytes of the backlog, if the planner has them.
 
     Returns:
-        The end of a record, or the backlog's begin if there is no whole record yet; and those bytes of a
+        The end of a record, or the backlog's start if there is no whole record yet; and those bytes of a
         fingerprint before it that the search has read anyway.
     """
     # The bytes before the end become the journal's fingerprint. The search reads them anyway, so they are
@@ -261,7 +261,8 @@ def range_end(
                 max_record_bytes=options.max_record_bytes,
                 framing=framing,
             )
-    # The bytes that are admitted now may still end inside a record, or be fewer than the first one has.
+    # The bytes that are admitted now may still end inside a record, or be fewer than those of the first
+    # record.
     end = limited_end(
         window, begin, admitted, backlog.head, options.max_record_bytes, journal=journal, framing=framing
     )

@@ -1,4 +1,4 @@
-"""The gaps in the range of a batch query, and ``readGaps``, which returns them as rows."""
+"""Finds the gaps in the range of a batch query, which ``readGaps`` returns as rows."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[Fragmen
     gaps: list[FragmentGap] = []
     for journal in journals:
         begin, end = byte_range(journal, listed[journal], heads[journal], options)
-        # Brokers' lists also have bytes that are not stored yet, so what no fragment has is missing.
+        # Brokers' lists also have bytes that are not stored yet, so bytes that no fragment has are missing.
         gaps += gaps_between(journal, listed[journal], begin, end)
     return gaps
 
 
 def byte_range(journal: str, fragments: list[Fragment], head: int, options: SourceOptions) -> tuple[int, int]:
-    """Return the begin and the end of a batch query in a journal, regardless of record boundaries."""
+    """Return the start and the end of a batch query in a journal, regardless of record boundaries."""
     begin, end = options.starting_offsets.of(journal), options.ending_offsets.of(journal)
     if (timestamp_ms := options.timestamp_of(journal)) is not None:
         stored = offset_at(fragments, timestamp_ms)

@@ -1,4 +1,4 @@
-"""The columns of a query without a schema: inferred from a sample, or stored by the query's first start.
+"""Infers the columns of a query without a schema from a sample, or reads those that its first start stored.
 
 The sample is bounded and deterministic: in order of names, the first :data:`MAX_JOURNALS` journals with bytes
 in the query's range, and of each the records that begin in the first ``samplingBytes``. A query that starts
@@ -141,7 +141,7 @@ def plan_sample(journals: JournalSource, options: SourceOptions) -> Sample:
     """Choose the journals to sample.
 
     Raises:
-        OptionError: no journal holds a record, or their framings differ.
+        OptionError: no journal has a record, or their framings differ.
     """
     # A query that starts at the latest offsets has no records yet, so older records are sampled.
     choice = options.starting_offsets
@@ -238,15 +238,15 @@ def remembered(location: str, infer: Callable[[], Fields]) -> Fields:
         text = seal(json.dumps(value, indent=2).encode() + b"\n")
         with _trouble(location):
             system.create_dir(directory)
-            # A reader must never see half a file: the columns of a running query would depend on when it
-            # looked.
+            # A reader must never see half a file, because a query's columns would then depend on when it read
+            # the file.
             draft = f"{directory.rstrip('/')}/.{FILE}.{os.getpid()}-{uuid4().hex}"
             with system.open_output_stream(draft) as file:
                 file.write(text)
-            # Another query that started at the same time may have stored its columns first. File systems of
-            # pyarrow cannot create a file only if there is none, so two queries that get here in the same
-            # moment both go on: each with its own columns, and from the next start on with those of the
-            # later file. Only samples that differ make a difference.
+            # Another query that started at the same time may have stored its columns first. The file systems
+            # of pyarrow cannot create a file only if it does not exist, so two queries that get here at the
+            # same moment both continue with their own columns, and from the next start on with those of the
+            # later file. This matters only if their samples differ.
             if (first := _read(system, path)) is not None:
                 system.delete_file(draft)
                 text = first

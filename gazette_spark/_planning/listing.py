@@ -1,4 +1,4 @@
-"""The list of a query's journals: requested from brokers, or followed by a watch.
+"""Keeps the list of a query's journals, which is requested from brokers or followed by a watch.
 
 A stream needs its list of journals at every trigger, many times a second. Requesting thousands of journals
 each time would cost more than everything else, so :class:`FollowedJournals` lets brokers send changes. A
@@ -147,7 +147,8 @@ class FollowedJournals:
         self._requested_at_s = self._clock()
         watched = self._watched()
         # Etcd's revisions only grow. A watch ahead of the brokers belongs to an Etcd that was replaced, or
-        # the broker that answered lags behind. In both cases a new watch shows the truth, and costs one call.
+        # the broker that answered lags behind. In both cases a new watch shows the current state, and costs
+        # one call.
         if watched is not None and requested.revision < watched.revision:
             event = "brokers returned an older revision, watch is restarted"
             log.warning("%s revision=%d watched=%d", event, requested.revision, watched.revision)

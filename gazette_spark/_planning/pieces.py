@@ -1,4 +1,4 @@
-"""Ranges of journals, and how they are cut into pieces that are read in parallel.
+"""Cuts ranges of journals into pieces that are read in parallel.
 
 A piece owns the records whose FIRST byte lies in ``[begin, end)``. Its reader continues past ``end``, up to
 ``limit``, to complete the last of them. The byte before ``begin`` shows whether a record begins there. So a
@@ -11,9 +11,9 @@ last byte. The previous piece takes the record that begins at the edge. A fragme
 boundary, because brokers do not check that.
 
 A compressed fragment in a store is *solid*: a piece that begins inside it must decompress the bytes before.
-So solid fragments are not cut if there are enough pieces without: ``minPartitions``, and
-:data:`ENOUGH_PIECES` or as many as with cuts anywhere. A range that is one huge fragment is cut nevertheless,
-or a single core would read it while the others wait.
+So solid fragments are not cut if there are enough pieces without such cuts: at least ``minPartitions``, and
+:data:`ENOUGH_PIECES` or as many as with cuts anywhere. A range that is one huge fragment is cut nevertheless.
+Otherwise a single core would read it while the others wait.
 
 Journals of an anchored framing (see ``_formats.framing``) are cut exactly at fragment edges and nowhere else.
 Each such piece must begin and end with a whole record. Reading checks that: a piece that ends inside a record
@@ -151,8 +151,9 @@ def split(
     Returns:
         The pieces, in the order of the ranges and of their offsets. They depend only on the arguments.
     """
-    # The length that satisfies both options: no piece longer than `maxBytesPerPartition`, and short enough
-    # for `minPartitions` pieces. But never so short that the number of pieces explodes.
+    # Find the length that satisfies both options: no piece is longer than `maxBytesPerPartition`, and all are
+    # short enough for `minPartitions` pieces. But never make them so short that the number of pieces
+    # explodes.
     total = sum(span.size_bytes for span in ranges)
     at_most = min(max_bytes or max(total, 1), max(1, total // max(1, min_partitions)))
     at_most = max(at_most, -(-total // MAX_PIECES))
@@ -219,7 +220,7 @@ def _cuts(
             whole.append((begin, end))
     at = span.begin
     while (remaining := span.end - at) > at_most:
-        # Equal lengths for the rest, so that the last piece is not a small one that a task is started for.
+        # Cut the rest into equal lengths, so that no task is started for a small last piece.
         step = -(-remaining // -(-remaining // at_most))
         in_reach = bisect_right(edges, at + at_most)
         edge = edges[in_reach - 1] if in_reach else 0
@@ -229,7 +230,7 @@ def _cuts(
             at = edge
         else:
             at += step
-            # A cut one byte after a fragment's begin is right: see the module's docstring.
+            # A cut one byte after a fragment's start is right: see the module's docstring.
             index = bisect_right(whole, at - 1, key=itemgetter(0)) - 1
             if index >= 0 and whole[index][0] + 1 < at <= whole[index][1]:
                 at = whole[index][1] + 1
@@ -241,7 +242,7 @@ def _cuts(
 def tasks(pieces: Sequence[Piece], min_partitions: int = 1) -> list[tuple[Piece, ...]]:
     """Group pieces into tasks. Small pieces share a task if there are more than a cluster needs to be busy.
 
-    A task costs Spark some milliseconds and a connection. A batch of thousands of journals with little news
+    A task costs Spark some milliseconds and a connection. A batch of thousands of journals with few new bytes
     each would pay that thousands of times.
 
     Args:
@@ -287,7 +288,7 @@ class PlannedBytes:
         Args:
             begins: Begin of the batch by journal.
             ends: End of the batch by journal.
-            contents: Bytes from the begin on; there may be fewer bytes than in the range, or more.
+            contents: Bytes from the start on; there may be fewer bytes than in the range, or more.
         """
         self._contents = {}
         budget = PLANNED_BYTES

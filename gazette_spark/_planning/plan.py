@@ -1,8 +1,8 @@
-"""What a query reads next: the start of a query, the end of each batch, and the pieces of a batch.
+"""Decides what a query reads: the start of a query, the end of each batch, and the pieces of a batch.
 
 A :class:`Planner` runs on the driver and decides positions. Executors read the planned pieces and decide
-nothing. The planner requests lists, write heads and short tails from a client. Every answer follows from
-the given position and from the brokers, so a query continues after a crash with a new planner.
+nothing. The planner requests lists, write heads and short tails from a client. Every answer depends only on
+the position and on the brokers, so a query continues after a crash with a new planner.
 
 A position moves like this:
 
@@ -214,9 +214,9 @@ class Planner:
             log.info("%s", start_line(start.read_through, start.heads))
             return start.at("pinned")
 
-        # When nothing was new, Spark asks again at once. The pause is at least as long as the last poll took,
-        # so that polling thousands of journals occupies the brokers at most half of the time. A run with
-        # frozen heads never waits for news.
+        # If nothing was new, Spark asks again immediately. The pause is at least as long as the last poll
+        # took, so that polling thousands of journals occupies the brokers at most half of the time. A run
+        # with frozen heads never waits for news.
         began_s = self._clock()
         if self._frozen is None and self._idle_poll_s and self._idle_until_s > began_s:
             self._wait(self._idle_until_s - began_s)
@@ -226,8 +226,8 @@ class Planner:
         # sources were swapped, the position belongs to other journals.
         if self._from_checkpoint:
             self._selection.check_continued(start)
-        # Spark takes no figures from tasks, so the driver reads their files for the query's progress. Those
-        # of the last batch are complete, because Spark plans a batch after the previous one has ended.
+        # Spark collects no figures from tasks, so the driver reads their files for the query's progress.
+        # Those of the last batch are complete, because Spark plans a batch after the previous one has ended.
         if self._open is not None:
             self._open.refresh(start, self._view.map_journals)
         try:
@@ -280,7 +280,7 @@ class Planner:
         # that was created again over the same bytes is only recorded in this batch: see `identities`.
         identities.compare_first({name: begins[name] for name in news}, selection.created, heads)
         news = {name: backlog for name, backlog in news.items() if name not in identities.renewed}
-        # This decides how the next poll asks: see `_poll`.
+        # This decides what the next poll requests: see `_poll`.
         self._mostly_news = 2 * len(news) > len(backlogs)
 
         # What do the limits admit? A batch that is not due reads nothing, but may still record a journal that
@@ -290,9 +290,9 @@ class Planner:
         contents: dict[str, bytes] = {}
         if frozen is not None or is_due(total_bytes, now_s - self._last_batch_s, limits):
             readable = news
-            # A compressed fragment is decompressed from its begin, however few of its bytes a batch needs. A
-            # batch that ends with a fragment leaves no rest that the next one would have to decompress it
-            # for. Only this limit needs listings, which cost a call per journal.
+            # A compressed fragment is decompressed from its start, however few of its bytes a batch needs. If
+            # a batch ends with a fragment, the next one need not decompress that fragment again for its rest.
+            # Only this limit needs listings, which cost a call per journal.
             if limits.max_fragments is not None:
                 spans = view.map_journals(lambda name: view.spans_from(name, news[name].begin), news)
                 edges = {name: fragment_ends(spans[name], backlog) for name, backlog in news.items()}
@@ -334,7 +334,7 @@ class Planner:
                 if end == begins[name]:
                     self._unfinished[name] = (begins[name], news[name].head)
             # `pieces` attaches these bytes when Spark asks for the batch's tasks. Losing them costs only a
-            # read: if another run repeats the batch, its tasks ask brokers.
+            # read: if another run repeats the batch, its tasks read from brokers.
             self._planned.keep(begins, ends, contents)
             # A batch that only records a journal does not count. Otherwise each journal that appears would
             # postpone the bytes that wait for `maxTriggerDelay`.
@@ -476,7 +476,7 @@ class Planner:
         begins = {journal: begin for journal, begin, _ in changed(start, end)}
 
         def bytes_before_end(journal: str) -> bytes:
-            # A hole before the end is no error here: the fingerprint then covers the bytes after it.
+            # A hole before the end is not an error here: the fingerprint then covers the bytes after it.
             until = end.read_through[journal]
             return self._view.window(journal, skip_holes=True)(max(0, until - FINGERPRINT_BYTES), until)
 
@@ -542,10 +542,10 @@ class Planner:
     def continued_starts(self, begin: JournalOffsets, recorded: Mapping[str, int]) -> dict[str, int]:
         """Return the offsets since which the states of a table's committed messages are known.
 
-        For journals that the table lacks, the empty states at their begin are written, because no task does.
+        For journals that the table lacks, the empty states at their start are written, because no task does.
 
         Args:
-            begin: The end of the table's rows, and the begin of journals that the table lacks.
+            begin: The end of the table's rows, and the start of journals that the table lacks.
             recorded: The offsets at which the table's rows begin.
         """
         files = StateFiles(self._view.options.state_location or "")

@@ -1,4 +1,4 @@
-"""Parsing in a child process, for a repeated task whose first attempt may have been killed by a record.
+"""Parses in a child process, for a repeated task whose first attempt may have been killed by a record.
 
 Most of a parser is native code: Arrow's, protobuf's, numpy's. Our readers check its input, but an unforeseen
 record can still crash the process, and then no mode for malformed records helps. Spark repeats the task with
@@ -84,7 +84,7 @@ class QuarantiningParser:
             # The usual answer is the block's rows, or the parser's error. Anything else means that the child
             # has died.
             answer = self._ask(block)
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):  # The last: it died inside an answer.
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):  # The last one: it died inside an answer.
             status = self._stop(DEATH_S)
         else:
             if isinstance(answer, Exception):
@@ -153,7 +153,7 @@ def serve() -> None:
             block = pickle.load(sys.stdin.buffer)  # noqa: S301  # The task's.
         except EOFError:
             return
-        # The parser counts in this process, and the task's log line needs the number in the other one.
+        # The parser counts in this process, and the task's log line needs the number in the parent process.
         before = parser.malformed
         try:
             batches = list(parser.record_batches([block]))

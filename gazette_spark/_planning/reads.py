@@ -35,8 +35,8 @@ class JournalReader(Protocol):
     """A read of ``[offset, end_offset)``.
 
     Iterating yields chunks in order, exactly up to ``end_offset``. If the journal no longer has some bytes,
-    the next chunk begins past the end of the previous one, and ``jumps`` has an entry. There is only that
-    entry if the next available byte is at or past ``end_offset``. All other failures are raised.
+    the next chunk begins past the end of the previous one, and ``jumps`` has an entry. If the next available
+    byte is at or past ``end_offset``, there is only the entry and no chunk. All other failures are raised.
     """
 
     @property
@@ -108,7 +108,7 @@ class JournalSource(JournalOpener, Protocol):
     def list_fragments(
         self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0
     ) -> list[ListedFragment]:
-        """Return fragments, ascending by begin, from a given offset and modification time on."""
+        """Return fragments, ascending by begin, from an offset and a modification time on."""
 
 
 def skipped_spans(
@@ -136,7 +136,7 @@ def skipped_spans(
                 if chunk.offset > at:
                     missing.append((at, chunk.offset))
                 at = chunk.offset + len(chunk.content)
-            # A jump past the end of the read brings no chunk.
+            # No chunk follows a jump past the end of the read.
             if (resumed := resume_offset(reader)) > at:
                 missing.append((at, min(resumed, high)))
     return joined(missing)

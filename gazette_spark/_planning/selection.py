@@ -1,4 +1,4 @@
-"""The journals that a query reads: which of them exist, appeared, disappeared, or were created again.
+"""Finds the journals that a query reads: which of them exist, appeared, disappeared, or were created again.
 
 :func:`classify` decides the status of a journal that the list lacks, from the query's position and from the
 brokers' answer to a request for that journal by name, never from its absence alone:
@@ -78,9 +78,9 @@ class LastSeen:
     revision: int
     """Etcd revision at which it existed; 0 if unknown."""
     is_current: bool = False
-    """This run has seen the write head."""
+    """Whether this run has seen the write head."""
     is_gone: bool = False
-    """The position says that it is gone."""
+    """Whether the position says that it is gone."""
 
     @property
     def unread_bytes(self) -> int | None:
@@ -196,7 +196,7 @@ class QueryJournals:
         ):
             for journal in sorted(named.keys() - set(journals)):
                 try:
-                    # This tells a misspelt journal from one that the query's own selection leaves out.
+                    # This distinguishes a misspelt journal from one that the query's own selection omits.
                     self._view.client.get_journal(journal)
                 except JournalNotFoundError as error:
                     raise JournalNotFoundError(journal, f"option {option!r} names it") from error
@@ -238,7 +238,7 @@ class QueryJournals:
                         journal, reached[journal], create_revision, start.revision
                     )
 
-        # Journals that the list lacks are looked up once for each list, which most triggers have unchanged.
+        # Journals that the list lacks are looked up once for each list, which is unchanged at most triggers.
         absent = frozenset(reached.keys() - self._names)
         if not absent - self._looked_up:
             return self._names
@@ -268,7 +268,7 @@ class QueryJournals:
                 paused.add(journal)
             else:
                 gone.append(journal)
-            # Each list looks absent journals up again. One line in the log per journal is enough.
+            # Absent journals are looked up again for each list. One log line per journal is enough.
             if journal not in self._warned:
                 self._warned.add(journal)
                 log.warning("%s journal=%s", status.value, journal)

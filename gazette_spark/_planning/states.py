@@ -1,12 +1,12 @@
-"""Files with the states of a journal's producers at the ends of batches, and what replaces a missing file.
+"""Stores the states of a journal's producers at the ends of batches in files, and replaces missing files.
 
 ``{stateLocation}/{journal}/{offset}`` holds the states at an offset, as a sealed Arrow IPC stream. They
 follow from the journal's bytes since the query's start, so tasks that write the same file write the same
 states. A missing or damaged file is therefore no loss: the states are rebuilt from the journal, beginning at
 the nearest older file or at the start. Files of a query with another start are ignored.
 
-Tasks know which transactions are open, but Spark takes no figures from them. So two others read these files
-as well (:class:`OpenTransactions`): the driver, for the query's progress, and the lag monitor, for what a
+Tasks know which transactions are open, but Spark collects no figures from tasks. So two others also read
+these files (:class:`OpenTransactions`): the driver, for the query's progress, and the lag monitor, for what a
 table has committed. Each reads one file for every journal that moved, a limited number of journals at a time.
 """
 
@@ -44,7 +44,7 @@ REFRESHED_JOURNALS = 200
 """Maximum number of journals whose files are read at once."""
 
 UNREAD = -1
-"""Stands for the offset of a journal whose file was missing."""
+"""Used as the offset of a journal whose file was missing."""
 
 SHOWN = 10
 """Maximum number of transactions shown for a journal: the oldest ones. The others are only counted."""
@@ -107,8 +107,8 @@ class StateFiles:
         path = self._path(journal, offset)
         try:
             with self._system.open_input_stream(path) as file:
-                # The seal shows a file that a crash or a full disk has cut short. Damage is no error, because
-                # the states can be rebuilt from the journal.
+                # The seal shows a file that a crash or a full disk has cut short. Damage is not an error,
+                # because the states can be rebuilt from the journal.
                 content = unseal(bytes(file.read()), path)
             table = pa.ipc.open_stream(content).read_all()
         except FileNotFoundError:
@@ -147,7 +147,7 @@ class StateFiles:
             OptionError: the file cannot be written.
         """
         # Attempts of a task, and speculative copies, may write the same file at once. Their states are equal,
-        # so whichever comes last changes nothing.
+        # so the last one changes nothing.
         metadata = {"form": FORM, "start": str(start), "newest": str(states.newest)}
         try:
             self._write(self._path(journal, offset), _serialized(states, metadata))
@@ -206,7 +206,7 @@ class StateFiles:
 
 
 class RangeStates:
-    """The states at the begin and the end of one range of a query."""
+    """The states at the start and the end of one range of a query."""
 
     def __init__(
         self,
@@ -239,11 +239,11 @@ class RangeStates:
         self._missing = missing
 
     def at_begin(self) -> ProducerStates:
-        """Return the states at the begin, without transactions whose bytes are missing."""
+        """Return the states at the start, without transactions whose bytes are missing."""
         states = self._states()
         begins = states.begins[states.begins >= 0]
-        # Missing bytes are an error, which the second pass raises if it needs them; or no transaction is
-        # open.
+        # Return all: either missing bytes are an error, which the second pass raises if it needs them, or no
+        # transaction is open.
         if self._missing is None or not len(begins):
             return states
         for begin, end in self._missing(int(begins.min()), self._begin):

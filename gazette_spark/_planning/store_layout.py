@@ -1,4 +1,4 @@
-"""Which journals are in a listing of a fragment store, and which fragment serves which byte. Pure.
+"""Determines the journals in a listing of a fragment store, and the fragment that serves each byte. Pure.
 
 A fragment's path below the store is ``{journal}/{path postfix}/{name}``, and does not show where the journal
 ends and the postfix begins. So:
@@ -199,7 +199,7 @@ def _check_decided(journals: Mapping[str, tuple[StoredFragment, ...]]) -> None:
             above = above.rpartition("/")[0]
     for journal, fragments in journals.items():
         # Two neighbours of which one continues exactly where the other ends are parts of one journal:
-        # journals of their own begin at offset 0, or where retention happened to leave off.
+        # separate journals begin at offset 0, or where retention happened to stop.
         before = ends[journal.rpartition("/")[0]].get(fragments[0].begin)
         if before is not None:
             where = f"just after the last one in {before!r}"

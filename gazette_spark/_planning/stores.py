@@ -1,4 +1,4 @@
-"""A fragment store instead of brokers: its files, readers, and the interface that a planner needs.
+"""Reads a fragment store instead of brokers: its files, readers, and the interface that a planner needs.
 
 The driver lists the store once per query. The piece of a task has the fragments of its bytes, so tasks list
 nothing, and a file that appears later changes no row.
@@ -239,7 +239,7 @@ class Bucket:
     def open(self, stored: StoredFragment, offset: int, end_offset: int) -> FragmentReader:
         """Open a fragment; see :class:`StoreFiles`."""
         fragment, path, source = stored.fragment, self._path(stored.path), self.url + stored.path
-        # Compressed content can only be read from its begin. Uncompressed content is opened at the requested
+        # Compressed content can only be read from its start. Uncompressed content is opened at the requested
         # byte.
         start = (
             max(fragment.begin, min(offset, fragment.end)) if fragment.codec == pb.NONE else fragment.begin
@@ -372,7 +372,7 @@ class StoreReader(Closing):
         try:
             reader = self._files.open(stored, self.offset, self._end)
         except DirectReadError as error:
-            # The file is there and cannot be read: an error. Taking another one would hide it.
+            # The file exists and cannot be read. Reading another one instead would hide this error.
             if not error.missing:
                 raise
             # It was deleted after the listing. Another fragment may have the same bytes; if none has, they
@@ -445,7 +445,7 @@ class StoreJournals(Closing):
 
     @property
     def timeout_s(self) -> float:
-        """0: nothing is awaited."""
+        """0, because nothing is awaited."""
         return 0.0
 
     def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:

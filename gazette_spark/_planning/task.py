@@ -1,4 +1,4 @@
-"""The tasks of a batch, grouped on the driver, and the rows of a piece, read on executors."""
+"""Groups the tasks of a batch on the driver, and reads the rows of a piece on executors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _GAP_EVENTS = {
     "desync": "no record begins at these bytes",
     "rest": "bytes after missing ones may belong to a cut record",
 }
-"""The log's words for skipped bytes, by the kind of gap."""
+"""Description of skipped bytes in the log, by the kind of gap."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The position of a query under Spark 4.0 and 4.1, which do not pass it to their source.
+"""Tracks the position of a query under Spark 4.0 and 4.1, which do not pass it to their source.
 
 They call ``latestOffset()`` without a start or a limit, and request a new query's start only after that. But
 a run makes only these calls, in this order, under every trigger:
@@ -88,13 +88,13 @@ class TrackedPosition:
             self._end = end
         if end != self._end:
             raise _mismatch("ends at", end, self._end)
-        # Of a former run's batch, only the end was announced.
+        # Spark announced only the end of a former run's batch.
         if self._begin is None:
             self._begin = begin
         if begin != self._begin:
             raise _mismatch("begins at", begin, self._begin)
-        # This source was taken for a new one although the query had read something: a runtime that restarts
-        # in another way has recorded a start as an end. See decision 33.
+        # The query was mistaken for a new one although it had read something: a runtime that restarts in
+        # another way has recorded a start as an end. See decision 33.
         if end.position == "pinned" and begin.position != "initial":
             raise OffsetError(
                 f"the batch begins at {begin.to_json()} and ends where a new query starts: rows in between "

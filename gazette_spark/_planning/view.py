@@ -1,4 +1,4 @@
-"""The planner's requests to brokers about journals, and a cache of the journals' specs.
+"""Sends the planner's requests about journals to brokers, and caches the journals' specs.
 
 This module only asks. ``plan``, ``ends`` and ``selection`` decide.
 
@@ -136,14 +136,14 @@ class JournalView:
         Later calls must pass the same offset or a larger one: fragments before it are not listed again.
         """
         # A journal may have 100,000 fragments, and a listing returns those from an offset on. The token is
-        # the begin of a fragment, and it must not pass the one that contains the offset.
+        # the start of a fragment, and it must not pass the one that contains the offset.
         fragments = self.fragments(journal, page_token=self._listed_from.get(journal, 0))
         started = [fragment.begin for fragment in fragments if fragment.begin <= begin]
         self._listed_from[journal] = max(started, default=0)
         return [(fragment.begin, fragment.end) for fragment in fragments]
 
     def offset_at(self, journal: str, timestamp_ms: int) -> int | None:
-        """Return the begin of the first fragment stored at a time or later; None without such a fragment."""
+        """Return the start of the first fragment stored at a time or later; None without such a fragment."""
         # The request limits what brokers send. The times are checked again here.
         since = self.fragments(journal, begin_mod_time=timestamp_ms // 1000)
         return offset_at(since, timestamp_ms)
@@ -248,7 +248,7 @@ class JournalView:
 
 
 class HasModTime(Protocol):
-    """A fragment's begin and store time."""
+    """A fragment's start and store time."""
 
     @property
     def begin(self) -> int:

@@ -57,7 +57,7 @@ def test_an_oversized_record_is_named(length: int) -> None:
     with pytest.raises(RecordError, match=message) as caught:
         next_record_end(read, 2, length + 3, 1000, journal=NAME)
     assert (caught.value.journal, caught.value.offset) == (NAME, 2)
-    where = "and" if length == 1_001 else "or before it and"
+    where = "and" if length == 1_001 else "or earlier and"
     message = f"oversized record: it begins here {where} does not end before offset {length + 2}, more than"
     with pytest.raises(RecordError, match=message) as caught:
         record_end(read, 2, length + 2, 1000, journal=NAME)
