@@ -1,8 +1,8 @@
 //! Columns in Arrow's layout, filled value by value.
 //!
-//! A column that is inside of another one may be longer than that one says while a record is being read: the
-//! items of a list come before the list. [`Column::truncate`] brings all back to a number of rows, so that
-//! a suspect leaves nothing behind.
+//! While a record is being read, a nested column may be longer than its parent says, because the items of a
+//! list come before the list. [`Column::truncate`] cuts all columns to a number of rows, so that a suspect
+//! leaves nothing behind.
 
 use std::collections::HashMap;
 
@@ -10,16 +10,16 @@ use crate::record::Record;
 use crate::schema::{Field, Type};
 use crate::string;
 
-/// Fields of a struct that are compared one by one with a name, from the expected one on.
+/// Maximum number of a struct's fields that are compared with a name one by one, from the expected one on.
 const MAX_GUESSES: usize = 8;
 
-/// A column, or the values inside of one.
+/// A column, or the values inside a column.
 pub struct Column {
     pub validity: Validity,
     pub values: Values,
 }
 
-/// The values of a column; a null has one, too, which means nothing.
+/// The values of a column. A null also has a value, which is meaningless.
 pub enum Values {
     Boolean(Bitmap),
     Int8(Vec<i8>),
@@ -43,7 +43,7 @@ pub enum Values {
         precision: u8,
         scale: u8,
     },
-    /// Item *i* is the items `offsets[i]..offsets[i + 1]` of the column inside.
+    /// Item *i* is the items `offsets[i]..offsets[i + 1]` of the inner column.
     List {
         offsets: Vec<i32>,
         items: Box<Column>,
@@ -101,7 +101,7 @@ impl Column {
         self.validity.push(false);
     }
 
-    /// Removes all but the first items, and whatever was read of an item that was not completed.
+    /// Removes all but the first items, and the parts of an incomplete item.
     pub fn truncate(&mut self, len: usize) {
         self.validity.truncate(len);
         match &mut self.values {
@@ -125,7 +125,7 @@ impl Column {
         }
     }
 
-    /// Returns the column and leaves an empty one, with room for as much: blocks resemble each other.
+    /// Returns the column and leaves an empty one of the same capacity, because blocks resemble each other.
     pub fn take(&mut self) -> Column {
         let values = match &mut self.values {
             Values::Boolean(values) => Values::Boolean(values.take()),
@@ -176,7 +176,7 @@ fn take_offsets(offsets: &mut Vec<i32>) -> Vec<i32> {
 pub struct Validity {
     len: usize,
     nulls: usize,
-    /// Made at the first null: most columns have none.
+    /// Made at the first null, because most columns have none.
     bitmap: Option<Bitmap>,
 }
 
@@ -262,7 +262,7 @@ impl Bitmap {
 #[derive(Default)]
 pub struct Names {
     names: Vec<Name>,
-    /// Index by quoted name, of structs with many fields.
+    /// Index of each field by its quoted name, for structs with many fields.
     indices: HashMap<Vec<u8>, usize>,
 }
 
@@ -287,11 +287,11 @@ impl Names {
     /// # Arguments
     ///
     /// * `at` - Position after the opening quote.
-    /// * `expected` - The field to compare first. Objects have their fields in one order, more often than not
-    ///   in that of the schema, and leave some out.
+    /// * `expected` - The field to compare first. Objects usually have their fields in the order of
+    ///   the schema, and omit some.
     ///
-    /// Returns the field, `None` if the name is none of them, and the position past the closing quote. A name
-    /// with an escape is unusual: it might be that of a field.
+    /// Returns the field, or `None` if no field has the name, and the position past the closing quote. A name
+    /// with an escape is unusual, because it might be the name of a field.
     #[inline(always)]
     pub fn read(&self, record: Record, at: usize, expected: usize) -> Option<(Option<usize>, usize)> {
         let count = self.names.len();
@@ -312,9 +312,9 @@ impl Names {
 
 /// The name of a field.
 struct Name {
-    /// The name and the closing quote: with it, no name is taken for a longer one.
+    /// The name and the closing quote, so that no name matches the beginning of a longer one.
     quoted: Vec<u8>,
-    /// The first eight bytes as a number, and which bits of it count where the name is shorter.
+    /// The first eight bytes as a number, and a mask of the bits that count if the name is shorter.
     head: u64,
     mask: u64,
 }
@@ -329,7 +329,7 @@ impl Name {
         Name { quoted, head: u64::from_le_bytes(head), mask: u64::from_le_bytes(mask) }
     }
 
-    /// Returns the position past the name, `None` if it does not stand there.
+    /// Returns the position past the name; `None` if the record has another text there.
     #[inline(always)]
     fn read(&self, record: Record, at: usize) -> Option<usize> {
         let end = at + self.quoted.len();

@@ -1,11 +1,12 @@
-//! Blocks of records to columns.
+//! Decodes blocks of records to columns.
 
 use crate::columns::{Column, Values};
 use crate::record::Record;
 use crate::schema::Type;
 use crate::value::{self, Rules};
 
-/// Arrow counts bytes of strings and items of lists with 31 bits. No column has more than the block.
+/// Arrow counts bytes of strings and items of lists with 31 bits. No column has more of them than the block
+/// has bytes.
 pub const MAX_BLOCK_BYTES: usize = i32::MAX as usize;
 
 /// Decodes blocks by one schema.
@@ -45,7 +46,7 @@ impl Decoder {
         let mut previous_end = 0;
         for (row, (&start, &end)) in starts.iter().zip(ends).enumerate() {
             let (start, end) = (usize::try_from(start).ok()?, usize::try_from(end).ok()?);
-            // Records that overlap could give more bytes than the block has.
+            // Overlapping records could have more bytes than the block.
             if start < previous_end {
                 return None;
             }
@@ -60,10 +61,10 @@ impl Decoder {
         Some((self.records.take(), suspect_count))
     }
 
-    /// Appends a record, which must be an object and nothing else.
+    /// Appends a record, which must be a single object.
     fn read_record(&mut self, record: Record) -> Option<()> {
         let begin = record.skip_space(0);
-        // Null is a value of a struct, but no record.
+        // Null is a valid struct, but not a valid record.
         if record.byte(begin) != b'{' {
             return None;
         }

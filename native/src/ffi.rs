@@ -3,7 +3,7 @@
 //! Columns are handed over by Arrow's C data interface
 //! (<https://arrow.apache.org/docs/format/CDataInterface.html>): the receiver gets pointers into our memory,
 //! and calls `release` when it is done. No panic leaves a function: it becomes an error code, and the decoder
-//! refuses to go on, since its columns may be half-filled.
+//! refuses further calls, because its columns may be half-filled.
 #![allow(unsafe_code)]
 
 use std::ffi::c_char;
@@ -17,16 +17,16 @@ use crate::lines;
 use crate::schema;
 use crate::value::Rules;
 
-/// Version of this interface, the code of types included. Python loads no library of another one.
+/// Version of this interface, including the code of types. Python refuses a library with another version.
 const ABI_VERSION: u32 = 2;
 
 /// Bits of `flags`.
 const STRICT: u32 = 1;
 const LOCAL_IS_UTC: u32 = 2;
 
-/// The arguments make no sense.
+/// The arguments are invalid.
 const INVALID: i64 = -1;
-/// The decoder is in use by another thread, or a panic ended a call before.
+/// The decoder is in use by another thread, or a panic ended an earlier call.
 const UNUSABLE: i64 = -2;
 
 /// Arrow's `struct ArrowArray`.
@@ -44,7 +44,7 @@ pub struct ArrowArray {
     private_data: *mut Owned,
 }
 
-/// What an array points to.
+/// The memory to which an array points.
 pub struct Owned {
     buffers: Vec<*const u8>,
     children: Vec<*mut ArrowArray>,
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn gazette_json_decoder_new(
     }
 }
 
-/// Frees a decoder; arrays that it made live on.
+/// Frees a decoder. Arrays that it made remain valid.
 ///
 /// # Safety
 ///
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn gazette_json_decoder_free(decoder: *mut Mutex<Decoder>)
 ///
 /// # Safety
 ///
-/// Pointers are valid for as many items as said, `array` for one. The decoder is a live one.
+/// Pointers are valid for the stated number of items, `array` for one. The decoder has not been freed.
 #[no_mangle]
 pub unsafe extern "C" fn gazette_json_decode(
     decoder: *const Mutex<Decoder>,
@@ -138,10 +138,10 @@ pub unsafe extern "C" fn gazette_json_decode(
             }
             (decoder, data, starts, ends, suspects)
         };
-        // A lock that a panic left behind stays closed.
+        // After a panic, the lock is poisoned, and each call fails.
         let mut decoder = decoder.try_lock().map_err(|_| UNUSABLE)?;
         let (column, suspect_count) = decoder.decode(data, starts, ends, suspects).ok_or(INVALID)?;
-        // SAFETY: `array` is valid for one item. Its old content, if any, is the caller's to release.
+        // SAFETY: `array` is valid for one item. The caller releases its old content, if any.
         unsafe { ptr::write(array, export(column)) };
         Ok(suspect_count as i64)
     }));
@@ -154,12 +154,12 @@ pub unsafe extern "C" fn gazette_json_decode(
 
 /// Finds the newlines of some bytes.
 ///
-/// Returns their number, or a negative error code. The positions of the first ones, as many as there is room
-/// for, are in `positions`.
+/// Returns their number, or a negative error code. `positions` gets the positions of the first ones, as many
+/// as it has room for.
 ///
 /// # Safety
 ///
-/// Pointers are valid for as many items as said.
+/// Pointers are valid for the stated number of items.
 #[no_mangle]
 pub unsafe extern "C" fn gazette_newlines(
     data: *const u8,
@@ -249,17 +249,17 @@ fn export(mut column: Column) -> ArrowArray {
     }
 }
 
-/// Frees an array that [`export`] made, and what is left of its children.
+/// Frees an array that [`export`] made, and the remaining parts of its children.
 ///
 /// # Safety
 ///
-/// As Arrow has it: called once, by the owner of the array.
+/// As Arrow specifies, the owner of the array calls this once.
 unsafe extern "C" fn release(array: *mut ArrowArray) {
     // SAFETY: the caller owns the array, which `export` made, so its private data came from `Box::into_raw`.
     let (array, owned) = unsafe { (&mut *array, Box::from_raw((*array).private_data)) };
     for &child in &owned.children {
         // SAFETY: `export` made each child with `Box::into_raw`. The receiver may have moved a child's content
-        // elsewhere; its `release` is then null, and only the box is left.
+        // elsewhere; its `release` is then null, and only the box has to be freed.
         unsafe {
             if let Some(release) = (*child).release {
                 release(child);
@@ -289,7 +289,7 @@ mod tests {
         let (starts, ends) = ([0, 21, 23], [20, 22, data.len() as i64]);
         let mut suspects = [-1; 3];
         let mut array = empty();
-        // SAFETY: all pointers are those of live slices, and lengths are theirs.
+        // SAFETY: all pointers and lengths are those of live slices.
         unsafe {
             let decoder = gazette_json_decoder_new(CODE.as_ptr(), CODE.len(), 0);
             let count = gazette_json_decode(
@@ -345,7 +345,7 @@ mod tests {
             let guard = (*decoder).lock().unwrap();
             assert_eq!(decode(decoder, starts.as_ptr(), &mut array), UNUSABLE);
             drop(guard);
-            // A panic poisons the lock, for good.
+            // A panic poisons the lock permanently.
             let _ = catch_unwind(|| {
                 let _guard = (*decoder).lock();
                 panic!("for the test");

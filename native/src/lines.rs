@@ -1,14 +1,14 @@
-//! The ends of lines.
+//! Finds the ends of lines.
 
 const NEWLINES: u64 = u64::from_le_bytes([b'\n'; 8]);
 const LOWS: u64 = u64::from_le_bytes([0x7F; 8]);
 
-/// Bytes that are looked at together; a line of an event takes several such steps.
+/// Number of bytes that are examined at a time. A line of an event takes several such steps.
 const STEP: usize = 64;
 
 /// Writes the positions of all newlines and returns their number.
 ///
-/// Those that find no room are counted only, so that the caller knows how much there has to be.
+/// Positions for which there is no room are only counted, so that the caller knows how much it needs.
 pub fn newlines(data: &[u8], positions: &mut [i64]) -> usize {
     let mut count = 0;
     let mut push = |position: usize| {
@@ -20,7 +20,7 @@ pub fn newlines(data: &[u8], positions: &mut [i64]) -> usize {
     let mut steps = data.chunks_exact(STEP);
     let mut begin = 0;
     for step in &mut steps {
-        // Without a branch, so that the compiler makes it a few instructions over many bytes.
+        // This has no branch, so the compiler makes a few instructions for many bytes.
         if step.iter().fold(false, |any, &byte| any | (byte == b'\n')) {
             for (index, word) in step.chunks_exact(8).enumerate() {
                 let mut flags = flags(word);
@@ -40,10 +40,10 @@ pub fn newlines(data: &[u8], positions: &mut [i64]) -> usize {
     count
 }
 
-/// Returns a number with the highest bit of each byte set that is a newline.
+/// Returns a number in which the highest bit of each byte that is a newline is set.
 fn flags(word: &[u8]) -> u64 {
     let word = word.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)) ^ NEWLINES;
-    // The sum carries into a byte's highest bit, and no further, unless the other bits are 0.
+    // The sum carries into a byte's highest bit, but no further, unless the byte's other bits are 0.
     !(((word & LOWS) + LOWS) | word | LOWS)
 }
 

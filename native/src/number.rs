@@ -1,22 +1,23 @@
-//! Numbers, exactly: what cannot be read exactly in a few steps is left to a slower parser, or is unusual.
+//! Reads numbers exactly. If that takes more than a few steps, a slower parser reads the number, or it is
+//! unusual.
 
 use crate::record::{digit, Record};
 
-/// Largest integers below which every one has its own value in a floating point number.
+/// Limits below which floating point numbers represent every integer exactly.
 const EXACT_F32: u64 = 1 << 24;
 const EXACT_F64: u64 = 1 << 53;
 
-/// Powers of ten that floating point numbers hold exactly.
+/// Powers of ten that floating point numbers represent exactly.
 const POWERS_F32: [f32; 11] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10];
 const POWERS_F64: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
     1e19, 1e20, 1e21, 1e22,
 ];
 
-/// Digits that always fit into 64 bits.
+/// Number of digits that always fit into 64 bits.
 const MAX_DIGITS: usize = 19;
 
-/// Past this an exponent is as good as infinite: no more of its digits are read.
+/// Above this, an exponent is practically infinite, so no more of its digits are read.
 const MAX_EXPONENT: i64 = 1 << 40;
 
 /// A number by the grammar of JSON.
@@ -26,7 +27,7 @@ struct Number {
     mantissa: u64,
     /// The number is the mantissa times ten to this power.
     exponent: i64,
-    /// The mantissa holds every digit.
+    /// Whether the mantissa has every digit.
     is_whole: bool,
     end: usize,
 }
@@ -67,7 +68,7 @@ pub fn float64(record: Record, at: usize) -> Option<(f64, usize)> {
     value.is_finite().then_some((value, number.end))
 }
 
-/// Reads a float, rounded once from the text and not by way of a double. An infinite one is unusual.
+/// Reads a float, rounded once from the text and not through a double. An infinite one is unusual.
 #[inline(always)]
 pub fn float32(record: Record, at: usize) -> Option<(f32, usize)> {
     let number = parse(record, at)?;

@@ -1,6 +1,6 @@
-//! The types of a block's columns, and the code in which Python sends them.
+//! Parses the types of a block's columns from the code in which Python sends them.
 //!
-//! The code of a type is one letter and what the type consists of; lengths are little-endian:
+//! The code of a type is one letter and the type's parts; lengths are little-endian:
 //!
 //! ```text
 //! b                      boolean              s                      string
@@ -13,10 +13,10 @@
 //!                        and its type
 //! ```
 
-/// Nesting of types. Reading a value recurses as deep.
+/// Maximum nesting of types. Reading a value recurses to this depth.
 const MAX_DEPTH: usize = 64;
 
-/// The type of a column, or of what is in it.
+/// The type of a column, or of the values inside it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Type {
     Boolean,
@@ -41,7 +41,7 @@ pub struct Field {
     pub kind: Type,
 }
 
-/// Returns the type of a code; `None` when it is not one, or when this decoder does not support it.
+/// Returns the type of a code; `None` if the code is invalid, or this decoder does not support the type.
 pub fn parse(code: &[u8]) -> Option<Type> {
     let mut rest = code;
     let kind = parse_type(&mut rest, 0)?;
@@ -79,8 +79,8 @@ fn parse_type(rest: &mut &[u8], depth: usize) -> Option<Type> {
                 let length = take_length(rest)?;
                 let name = rest.get(..length)?.to_vec();
                 *rest = &rest[length..];
-                // Names are compared with a record's bytes. One that JSON writes with an escape would match
-                // bytes that are no JSON.
+                // Names are compared with a record's bytes. A name that JSON writes with an escape would
+                // match bytes that are not JSON.
                 if name.iter().any(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
                     return None;
                 }

@@ -1,11 +1,11 @@
-//! Strings: their content, with escapes replaced.
+//! Reads the content of strings, with escapes replaced.
 //!
-//! Strings are where bytes beyond ASCII are valid, so it is here that these are checked to be UTF-8: of events in
-//! Western languages, few strings have some.
+//! Bytes beyond ASCII are valid only in strings, so they are checked to be UTF-8 only here. In events in
+//! Western languages, few strings have such bytes.
 
 use crate::record::{digit, Record};
 
-/// Bytes that are looked at together.
+/// Number of bytes that are examined at a time.
 const STEP: usize = 16;
 
 /// Appends the content of a string to `out`, and returns the position past its closing quote.
@@ -16,8 +16,8 @@ pub fn read(record: Record, mut at: usize, out: &mut Vec<u8>) -> Option<usize> {
     let begin = out.len();
     let mut is_ascii = true;
     loop {
-        // Sixteen bytes are copied before it is known how many of them belong to the string: one move of fixed
-        // size is faster than finding the end first and copying as many bytes as there are.
+        // Sixteen bytes are copied before it is known how many of them belong to the string: one move of
+        // fixed size is faster than finding the end first and copying only those bytes.
         while let Some(word) = record.array::<STEP>(at) {
             let plain = plain_bytes(word, &mut is_ascii);
             out.extend_from_slice(word);
@@ -31,7 +31,7 @@ pub fn read(record: Record, mut at: usize, out: &mut Vec<u8>) -> Option<usize> {
             b'"' => break,
             b'\\' => at = read_escape(record, at + 1, out)?,
             byte if byte < 0x20 => return None,
-            // The last bytes of a record.
+            // These are the last bytes of a record.
             byte => {
                 is_ascii &= byte.is_ascii();
                 out.push(byte);
@@ -39,7 +39,7 @@ pub fn read(record: Record, mut at: usize, out: &mut Vec<u8>) -> Option<usize> {
             }
         }
     }
-    // Escapes were replaced by whole characters, which mend no others: what is invalid stays so.
+    // Escapes were replaced by whole characters, so invalid bytes around them remain invalid.
     if !is_ascii {
         std::str::from_utf8(out.get(begin..)?).ok()?;
     }
@@ -63,7 +63,7 @@ pub fn skip(record: Record, mut at: usize) -> Option<usize> {
             b'"' => break,
             b'\\' => match record.byte(at + 1) {
                 b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => at += 2,
-                // Half of a surrogate pair may stand alone here, since nothing is made of it.
+                // Half of a surrogate pair is accepted here, because the string is not decoded.
                 b'u' => {
                     code_unit(record, at + 2)?;
                     at += 6;
@@ -85,7 +85,7 @@ pub fn skip(record: Record, mut at: usize) -> Option<usize> {
 
 /// Returns how many bytes come before the first quote, backslash or control character; 16 if all do.
 ///
-/// `is_ascii` becomes false if there are others than ASCII's, even behind that character.
+/// `is_ascii` becomes false if any byte is not ASCII, even one after that character.
 #[inline(always)]
 fn plain_bytes(bytes: &[u8; STEP], is_ascii: &mut bool) -> usize {
     let bytes = u128::from_le_bytes(*bytes);
@@ -106,8 +106,8 @@ const HIGHS: u64 = ONES * 0x80;
 /// Returns a word whose lowest bit is in the first quote, backslash or control character; 0 without any.
 #[inline(always)]
 fn specials(word: u64) -> u64 {
-    // Each difference sets the high bit of a byte that is smaller than what is taken from it. A borrow can set
-    // the bit of a later byte too, so only the first one counts.
+    // Each subtraction sets the high bit of a byte that is smaller than the subtrahend. A borrow can also set
+    // the bit of a later byte, so only the first one counts.
     let is_control = word.wrapping_sub(ONES * 0x20) & !word;
     let quote = word ^ (ONES * b'"' as u64);
     let is_quote = quote.wrapping_sub(ONES) & !quote;
@@ -116,7 +116,7 @@ fn specials(word: u64) -> u64 {
     (is_control | is_quote | is_backslash) & HIGHS
 }
 
-/// Appends what an escape stands for; `at` is the position after the backslash.
+/// Appends the character that an escape denotes; `at` is the position after the backslash.
 fn read_escape(record: Record, at: usize, out: &mut Vec<u8>) -> Option<usize> {
     let byte = match record.byte(at) {
         byte @ (b'"' | b'\\' | b'/') => byte,

@@ -1,5 +1,5 @@
-//! Dates and timestamps in the form that most writers use: `2024-01-02`, and `2024-01-02T03:04:05` with a
-//! fraction and a zone or without. Spark reads many others; they are unusual here.
+//! Reads dates and timestamps in the form that most writers use: `2024-01-02`, and `2024-01-02T03:04:05` with
+//! or without a fraction and a zone. Spark reads many other forms, which are unusual here.
 
 use crate::record::{digit, Record};
 
@@ -22,8 +22,8 @@ pub fn date(record: Record, at: usize) -> Option<(i32, usize)> {
 
 /// Reads a timestamp between quotes, as microseconds since 1970-01-01.
 ///
-/// `zoned` says whether the type has a zone. If so, a text without one is in UTC where `local_is_utc`, and
-/// unusual elsewhere. If not, a text with a zone is unusual.
+/// `zoned` says whether the type has a zone. If so, a text without one is in UTC if `local_is_utc`, and
+/// otherwise unusual. If not, a text with a zone is unusual.
 #[inline(always)]
 pub fn timestamp(record: Record, at: usize, zoned: bool, local_is_utc: bool) -> Option<(i64, usize)> {
     let text = record.array::<20>(at)?;

@@ -1,24 +1,24 @@
-//! The values of a record, by the types of its columns.
+//! Reads the values of a record by the types of its columns.
 
 use crate::columns::{Column, Names, Values};
 use crate::record::Record;
 use crate::{number, string, timestamp};
 
-/// Nesting of values that no column takes. Their brackets are one bit each of a number.
+/// Maximum nesting of values that no column stores. Each of their brackets is one bit of a number.
 const MAX_SKIPPED_DEPTH: u32 = 64;
 
-/// What depends on the options of a query.
+/// The rules that depend on the options of a query.
 #[derive(Clone, Copy)]
 pub struct Rules {
-    /// A field that no column takes makes its record unusual: the caller keeps what it holds.
+    /// Whether a field without a column makes its record unusual, because the caller keeps its value.
     pub strict: bool,
-    /// Timestamps without a zone are in UTC. If not, they are unusual.
+    /// Whether timestamps without a zone are in UTC; otherwise they are unusual.
     pub local_is_utc: bool,
 }
 
 /// Appends a value to its column, and returns the position past it.
 ///
-/// `None` where it is unusual; the column then may have a part of the value.
+/// Returns `None` if it is unusual; the column may then have a part of the value.
 #[inline]
 pub fn read(column: &mut Column, record: Record, at: usize, rules: Rules) -> Option<usize> {
     if record.byte(at) == b'n' {
@@ -32,7 +32,7 @@ pub fn read(column: &mut Column, record: Record, at: usize, rules: Rules) -> Opt
             let end = if record.byte(at) == b'"' {
                 string::read(record, at + 1, data)?
             } else {
-                // Any other value is taken as it is written.
+                // Any other value is stored as it is written.
                 let end = skip(record, at)?;
                 data.extend_from_slice(record.slice(at, end)?);
                 end
@@ -130,7 +130,7 @@ fn read_object(
             at = match index {
                 Some(index) => {
                     let field = fields.get_mut(index)?;
-                    // The name was there before. Which of its values counts depends on their types.
+                    // The name is repeated. Which of its values counts depends on their types.
                     if field.len() > row {
                         return None;
                     }
@@ -159,9 +159,9 @@ fn read_object(
     Some(at)
 }
 
-/// Checks a value that no column takes, or that is taken as it is written; returns the position past it.
+/// Checks a value that no column stores, or that is stored as it is written; returns the position past it.
 ///
-/// A loop and not a recursion: the record decides how deep its values nest.
+/// This is a loop and not a recursion, because the record decides how deep its values nest.
 fn skip(record: Record, mut at: usize) -> Option<usize> {
     // The containers around a position, the innermost in the lowest bit: 1 for an object.
     let mut containers: u64 = 0;
@@ -191,7 +191,7 @@ fn skip(record: Record, mut at: usize) -> Option<usize> {
             }
             _ => at = number::skip(record, at)?,
         }
-        // It ends here, and with it perhaps the containers around it.
+        // It ends here, and perhaps the containers around it end, too.
         loop {
             if depth == 0 {
                 return Some(at);

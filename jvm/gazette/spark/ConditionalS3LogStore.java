@@ -21,15 +21,15 @@ import org.apache.hadoop.fs.Path;
  * <p>Delta takes a version of a table by creating {@code _delta_log/<version>.json}, which must fail if the file
  * exists. Delta's own store for S3 looks for the file first and then puts it, so two drivers can both believe that
  * they took a version, and the commit of one of them is overwritten. This one puts the file on condition that it does
- * not exist ({@code If-None-Match: *}), and S3 itself lets one driver through.
+ * not exist ({@code If-None-Match: *}), and S3 itself accepts only one driver.
  *
- * <p>Needs Hadoop 3.4.2 or later, whose S3A knows conditional puts; with an earlier one every commit fails.
+ * <p>Needs Hadoop 3.4.2 or later, whose S3A supports conditional puts; with an earlier one every commit fails.
  */
 public final class ConditionalS3LogStore extends HadoopFileSystemLogStore {
     private static final String CONDITION = "fs.option.create.conditional.overwrite";
     private static final String CONDITIONS_ENABLED = "fs.s3a.create.conditional.enabled";
 
-    /** Called by Delta. */
+    /** Delta calls this. */
     public ConditionalS3LogStore(Configuration conf) {
         super(conf);
     }
@@ -53,8 +53,8 @@ public final class ConditionalS3LogStore extends HadoopFileSystemLogStore {
             put(target, content);
         } catch (IOException error) {
             // The error alone does not reveal whose file is there. If the answer to a put that succeeded was lost, the
-            // client has put it again, and was told that the file exists: this writer's own. A commit names its
-            // transaction, so no other writer's file has the same bytes.
+            // client has put it again and got the answer that the file exists, which is this writer's own. A
+            // commit names its transaction, so no other writer's file has the same bytes.
             byte[] stored = read(store, path);
             if (stored == null) {
                 throw error;
@@ -95,13 +95,13 @@ public final class ConditionalS3LogStore extends HadoopFileSystemLogStore {
         try {
             target.write(content);
         } catch (IOException | RuntimeException error) {
-            target.abort(); // Closing it would put a part.
+            target.abort(); // Closing it would put an incomplete file.
             throw error;
         }
         target.close();
     }
 
-    /** Returns the bytes of a file, null if it does not exist. */
+    /** Returns the bytes of a file, or null if it does not exist. */
     private static byte[] read(FileSystem store, Path path) throws IOException {
         try (FSDataInputStream source = store.open(path)) {
             return source.readAllBytes();
