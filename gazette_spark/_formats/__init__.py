@@ -1,4 +1,4 @@
-"""Framings and formats: bytes of journals to records, records to columns, and values to records.
+"""Framings and formats: convert bytes of journals to records, records to columns, and values to records.
 
 ===================== ==========================================================================
 ``registry``          all framings and formats, in two tables: begin here

@@ -39,7 +39,7 @@ def unpacked(bits: pa.Buffer, offset: int, count: int) -> Mask:
 
 
 def valid(values: pa.Array) -> Mask:
-    """Tell which items of an array are not null."""
+    """Return a mask of an array's items that are not null."""
     bits = values.buffers()[0]
     return np.ones(len(values), np.bool_) if bits is None else unpacked(bits, values.offset, len(values))
 
@@ -75,7 +75,7 @@ def string_array(texts: Sequence[str]) -> pa.StringArray:
     sizes: Iterable[int] = map(len, texts)
     joined = "".join(texts)
     data = joined.encode("utf-8", "replace")
-    # ASCII has as many bytes as characters, and needs no second look at each text.
+    # ASCII has as many bytes as characters, and needs no second pass over the texts.
     if len(data) != len(joined):
         sizes = [len(text.encode("utf-8", "replace")) for text in texts]
     bounds = np.fromiter(accumulate(sizes, initial=0), np.int32, len(texts) + 1)
@@ -168,7 +168,7 @@ def invalid_utf8_at(data: bytes) -> int:
         pa.LargeStringArray.from_buffers(1, bounds, pa.py_buffer(data), None, 0).validate(full=True)
     except pa.ArrowInvalid:
         try:
-            # Slow, but only for a block that is known to be invalid, and it tells where.
+            # This is slow, but it runs only for a block that is known to be invalid, and it finds the place.
             data.decode()
         except UnicodeDecodeError as error:
             return error.start

@@ -82,15 +82,15 @@ class CsvFraming:
     header_bytes: int = 0
     trailer_bytes: int = 1
 
-    def first_boundary(self, window: bytes, offset: int) -> int | None:  # noqa: ARG002 - none can be told.
+    def first_boundary(self, window: bytes, offset: int) -> int | None:  # noqa: ARG002 - none is certain.
         """Return None: a newline may be inside quotes."""
         return None
 
     def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
         """Return the last record end on which all readings of the window agree; None if they disagree."""
         if not self.quote or self.quote.encode() not in window:
-            # No quote, so the window lies outside of quotes or inside of one field from end to end. The
-            # second would be a record of at least the window's length, so a longer window excludes it.
+            # Without a quote, the window lies outside quotes, or completely inside one field. In the second
+            # case, the record would be at least as long as the window, so a longer window excludes this case.
             unproved = len(window) <= max_record_bytes or window.find(b"\n") > max_record_bytes
             return None if unproved else window.rfind(b"\n") + 1 or None
         last_ends = set()
@@ -109,7 +109,7 @@ class CsvFraming:
                 return None
         return last_ends.pop() if len(last_ends) == 1 else None
 
-    def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - what follows says nothing.
+    def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - what follows proves nothing.
         """Return whether the byte before is a newline, inside quotes or not."""
         return not before or before.endswith(b"\n")
 
@@ -148,7 +148,7 @@ class CsvFraming:
 
 
 def _blank(data: bytes, starts: Positions, ends: Positions) -> Mask:
-    r"""Tell which records are blank lines: empty, or a ``\r`` alone."""
+    r"""Return a mask of the records that are blank lines: empty, or a ``\r`` alone."""
     lengths = ends - starts
     blank: Mask = lengths == 0
     single = np.flatnonzero(lengths == 1)

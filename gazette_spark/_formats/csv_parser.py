@@ -1,4 +1,4 @@
-r"""Records of CSV to the user's columns: field by field, in the order of the schema.
+r"""Converts records of CSV to the user's columns: field by field, in the order of the schema.
 
 The options and their defaults are those of Spark's CSV reader, except that a quote inside quotes is doubled,
 as in RFC 4180. Spark reads such records with ``escape='"'``.
@@ -13,8 +13,7 @@ of a record belongs to no field.
 
 Every writer may begin with a header, so a header is recognised by its content and not by its position: with
 ``header`` set, a record that names the columns in the schema's order gives no row. The first record of a
-journal must be such a header, because a header that names other columns would mean that fields fill the
-wrong ones.
+journal must be such a header, because with a header of other columns, fields would fill the wrong columns.
 
 Arrow converts a whole column of texts at once if it and Spark agree on their values. Otherwise the column is
 halved until the rest is small, and the rest is converted text by text. The forms of numbers are Java's, those
@@ -92,7 +91,7 @@ _BOM = b"\xef\xbb\xbf"
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 _HEX = r"^-?0[xX]"
-"""Begin of numbers that Arrow accepts and Spark does not."""
+"""Beginning of numbers that Arrow accepts and Spark does not."""
 _WORDS = r"(?i)^[+-]?(nan|inf(inity)?)$"
 _SPARK_WORDS = r"^([+-]?(NaN|Infinity)|-?Inf)$"
 """Words that are numbers to Spark; Arrow reads them in any case."""
@@ -233,7 +232,7 @@ class CsvBlockParser:
             table = pcsv.read_csv(pa.BufferReader(block.data), read, parse, self._convert)
         except pa.ArrowException:
             return BlockRefusal([min(max(0, wrong[0] - 1), len(block) - 1)] if wrong else ())
-        # The proof that each row comes from its own record.
+        # This proves that each row comes from its own record.
         if table.num_rows != len(block):
             return BlockRefusal()
         texts = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in table]
@@ -331,7 +330,7 @@ def _suspect(block: Block, style: CsvStyle) -> int | None:
 
 
 def is_readable(kind: pa.DataType) -> bool:
-    """Tell whether fields can be of a type."""
+    """Return whether fields can be of a type."""
     plain = kind in (pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.float32(), pa.float64())
     whole = pa.types.is_signed_integer(kind) or pa.types.is_decimal128(kind)
     return plain or whole or (pa.types.is_timestamp(kind) and kind.unit == "us")

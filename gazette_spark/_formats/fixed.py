@@ -64,7 +64,7 @@ class FixedFraming:
     header_bytes: int = HEADER_BYTES
     trailer_bytes: int = 0
 
-    def first_boundary(self, window: bytes, offset: int) -> int | None:  # noqa: ARG002 - none can be told.
+    def first_boundary(self, window: bytes, offset: int) -> int | None:  # noqa: ARG002 - none is certain.
         """Return None: a magic word proves nothing."""
         return None
 
@@ -86,7 +86,7 @@ class FixedFraming:
             # Each frame ends at the next header, so there is only one chain.
             last_ends = {_chain_end(window, words, int(headers[-1]), int(ends[-1]), reach)}
         else:
-            # Backwards from the last header, so that the end of the chain after a frame is already known.
+            # Go backwards from the last header, so that the end of the chain after a frame is already known.
             chain_ends: dict[int, int] = {}
             for at, end in zip(headers[::-1].tolist(), ends[::-1].tolist(), strict=True):
                 chain_ends[at] = (
@@ -151,7 +151,7 @@ class FixedFraming:
         return gathered(block)
 
     def encode(self, values: pa.BinaryArray) -> bytes:
-        """Return values with a header before each. A frame can hold any value."""
+        """Return values with a header before each. A frame can contain any value."""
         # Imported here because readers do not need it, and it takes a worker longer than this package.
         import pyarrow.compute as pc
 

@@ -115,8 +115,8 @@ class Block:
         columns = {name: column[first : max(first, stop)] for name, column in self.columns.items()}
         if first >= stop:
             return replace(self, data=b"", starts=self.starts[:0], ends=self.ends[:0], columns=columns)
-        # From the first record's header to the next one's, so that the bytes between frames stay with the
-        # record before them.
+        # Take the bytes from the first record's header to the next one's, so that the bytes between frames
+        # stay with the record before them.
         low = int(self.starts[first]) - self.header_bytes
         high = int(self.starts[stop]) - self.header_bytes if stop < len(self) else len(self.data)
         starts, ends = self.starts[first:stop] - low, self.ends[first:stop] - low
@@ -129,7 +129,7 @@ class Block:
         if columns:
             flags = bool_array(keep)
             columns = {name: column.filter(flags) for name, column in columns.items()}
-        # The bytes stay shared: a copy would cost more than what is left out.
+        # The bytes stay shared: a copy would cost more than the omitted bytes.
         return replace(self, starts=self.starts[keep], ends=self.ends[keep], columns=columns)
 
 

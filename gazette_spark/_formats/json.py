@@ -86,8 +86,8 @@ _TYPES = (
 
 _ERROR_ROW = re.compile(r" in row ([0-9]{1,9})")
 
-# Arrow reads these names as numbers, whatever the dialect. Spark never reads `Inf` as one, and the others
-# only under `allowNonNumericNumbers`.
+# Arrow reads these names as numbers, regardless of the dialect. Spark never reads `Inf` as one, and the
+# others only under `allowNonNumericNumbers`.
 _INF = re.compile(rb"Inf[ \t\r\n,\]}]")
 _INFINITY = re.compile(rb"Inf(?:inity)?[ \t\r\n,\]}]")
 _NAN = re.compile(rb"NaN[ \t\r\n,\]}]")
@@ -179,11 +179,12 @@ class JsonParser(RowParser):
         if self._block_parser is None or self._pause:
             self._pause = max(0, self._pause - 1)
             return None
-        # Counted as a failure until the parser succeeds. An attempt that fails costs as much as a successful
-        # one, so the parser rests twice as long after each failure, until it tries only one of 32 blocks.
+        # This counts as a failure until the parser succeeds. An attempt that fails costs as much as a
+        # successful one, so the parser rests twice as long after each failure, until it tries only one of 32
+        # blocks.
         self._failures = min(self._failures + 1, MAX_FAILURES)
-        # Masks over the whole block: an attempt names its suspects by their indices among the records it was
-        # given.
+        # These masks cover the whole block, but an attempt numbers its suspects among the records that it
+        # got.
         sound = np.ones(len(block), np.bool_)
         many = len(block) // MAX_FAST_ATTEMPTS
         for _ in range(MAX_FAST_ATTEMPTS):
@@ -193,7 +194,7 @@ class JsonParser(RowParser):
             if not isinstance(columns, BlockRefusal):
                 break
             # Records at fault are removed and the rest is tried again, unless there are too many. The parser
-            # stops at its first error: a single suspect near the begin makes more suspects likely.
+            # stops at its first error: a single suspect near the start makes more suspects likely.
             suspects = list(columns.suspects)
             sound[np.flatnonzero(sound)[suspects]] = False
             if not suspects or (suspects[0] < many if len(suspects) == 1 else len(suspects) > many):
@@ -215,8 +216,7 @@ class JsonParser(RowParser):
             name: spread(len(block), column.type, [(rows, column), (suspect_rows, reference.values[name])])
             for name, column in columns.values.items()
         }
-        # Both parsers number the records that they were given. Here they get their numbers in the block
-        # again.
+        # Both parsers number only the records that they got. Convert these numbers to those in the block.
         problems = {int(rows[index]): problem for index, problem in columns.problems.items()}
         problems |= {int(suspect_rows[index]): problem for index, problem in reference.problems.items()}
         rescued = {int(suspect_rows[index]): texts for index, texts in reference.rescued.items()}
@@ -259,8 +259,8 @@ class JsonBlockParser:
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
         """Return the columns by name, or a refusal if a value might not come from its own record."""
-        # What Arrow would read differently, or not survive, is found first. These searches run at memory
-        # speed, and a hit inside a string only sends a good record to the reference parser.
+        # First find records that Arrow would read differently, or that would crash it. These searches run at
+        # memory speed, and a hit inside a string only sends a good record to the reference parser.
         suspects = _suspects(block, self._dialect)
         if self._magnitudes and not suspects:
             # Only decimals are rescaled with the table of powers that Arrow does not check.
@@ -269,7 +269,7 @@ class JsonBlockParser:
         if suspects:
             return BlockRefusal(suspects)
         try:
-            # A second pass over the block, only for decimals: read as doubles, they must not be too large for
+            # Read the block a second time, only for decimals: as doubles, they must not be too large for
             # their columns. See the module's docstring.
             if self._magnitudes:
                 # Imported only for decimals, because it takes a worker longer than this package.
@@ -282,7 +282,7 @@ class JsonBlockParser:
                 ):
                     return BlockRefusal()
             table = _read(block, self._storage, extra_fields=self._extra_fields)
-            # The proof that each row comes from its own record: every record has given at least one value.
+            # This proves that each row comes from its own record: every record has at least one value.
             if table.num_rows != len(block):
                 return BlockRefusal()
             values: dict[str, pa.Array] = {}
@@ -347,8 +347,7 @@ def _converted(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> Con
     """
     if column.type == kind:
         if pa.types.is_decimal(kind):
-            # Arrow's parser silently accepts digits beyond the precision. Full validation is what notices
-            # them.
+            # Arrow's parser silently accepts digits beyond the precision. Only full validation detects them.
             column.validate(full=True)
         return Converted(column)
     if pa.types.is_string(column.type):
@@ -377,7 +376,7 @@ def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
     data = block.data
     octets = np.frombuffer(data, np.uint8)
     first, last = block.starts, block.ends - 1
-    # All records at once. Most have no white space around them, so the loop ends after its first look.
+    # Trim all records at once. Most have no white space around them, so the loop ends in its first iteration.
     for _ in range(MAX_TRIM):
         before, after = _SPACES[octets[first]], _SPACES[octets[last]]
         if not (before.any() or after.any()):
@@ -388,7 +387,8 @@ def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
     # A record that nests too deep has two brackets for each level. Bytes that are not ASCII do not matter.
     for index in np.flatnonzero(block.ends - block.starts > 2 * MAX_DEPTH).tolist():
         odd[index] |= is_nested_deeper(block.record(index).decode("latin-1"), MAX_DEPTH)
-    # The first such place is enough: the reference parser reads its record, and the rest is tried again.
+    # Finding the first such place is enough: the reference parser reads its record, and the rest is tried
+    # again.
     at = data.find(b"\0")
     if at < 0:
         constants = (_INF,) if dialect.allow_non_numeric_numbers else (_INFINITY, _NAN)

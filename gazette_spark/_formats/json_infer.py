@@ -1,9 +1,9 @@
-"""The schema of JSON records, as ``spark.read.json`` infers it from the same lines.
+"""Infers the schema of JSON records, as ``spark.read.json`` does from the same lines.
 
-Each record has a type; types are merged until one is left that takes all records:
+Each record has a type; types are merged until one remains that fits all records:
 
 - whole numbers are BIGINT; those past 64 bits DECIMAL, past 38 digits DOUBLE; other numbers are DOUBLE;
-- two types become the narrowest type that holds both, or STRING;
+- two types become the narrowest type that fits both, or STRING;
 - an empty text counts as null; a field that is null in every record is STRING; an empty object is omitted;
 - under PERMISSIVE a malformed record adds the column for such records, under FAILFAST it is an error.
 
@@ -69,15 +69,15 @@ def infer(
 
 
 def merged(one: Type, other: Type) -> Type:
-    """Return the narrowest type that holds the values of both, which are not used any more."""
+    """Return the narrowest type for the values of both, which must not be used afterwards."""
     if other in (one, _NULL):
         return one
     match one, other:
         case pa.DataType(), _ if one == _NULL:
             return other
         case dict(), dict():
-            # In place: with a copy for each object, thousands of objects with names of their own would take
-            # hours.
+            # Merge in place: with a copy for each object, thousands of objects with different names would
+            # take hours.
             for name, kind in other.items():
                 one[name] = merged(one.get(name, _NULL), kind)
             return one
@@ -89,11 +89,11 @@ def merged(one: Type, other: Type) -> Type:
 
 
 def _leaf(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the narrowest type that holds the values of two different types without children."""
+    """Return the narrowest type for the values of two different types without children."""
     kinds = [one, other]
     if not all(kind in (_DOUBLE, _LONG) or pa.types.is_decimal(kind) for kind in kinds):
         return _STRING
-    # As in Spark, a double takes any number, although large whole numbers lose digits.
+    # As in Spark, a double fits any number, although large whole numbers lose digits.
     if _DOUBLE in kinds:
         return _DOUBLE
     decimals = [pa.decimal128(_LONG_DIGITS, 0) if kind == _LONG else kind for kind in kinds]

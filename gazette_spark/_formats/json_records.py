@@ -66,7 +66,7 @@ class RecordDecoder:
     def __init__(self, dialect: JsonDialect) -> None:
         self._dialect = dialect
         # Half a surrogate pair can enter a name only by an escape such as `\ud800`, so records without `\u`
-        # are spared the look at each name.
+        # skip the check of each name.
         self._plain, self._escaped = (_decoder(dialect, make) for make in (_object, _escaped_object))
 
     def decode(self, record: bytes) -> tuple[dict[str, Any], str]:
@@ -80,7 +80,7 @@ class RecordDecoder:
         except UnicodeDecodeError as error:
             raise ValueError(f"not UTF-8 at byte {error.start}") from None
         try:
-            # Standard JSON first, because hardly a record uses an extension.
+            # Try standard JSON first, because hardly any record uses an extension.
             return self._object_of(text), text
         except ValueError:
             # Spark's parser accepts extensions of JSON, which are rewritten and read again.
@@ -94,7 +94,7 @@ class RecordDecoder:
         if is_nested_deeper(text, MAX_DEPTH):
             raise ValueError(f"not a JSON object: nested more than {MAX_DEPTH} levels deep")
         decoder = self._escaped if "\\u" in text else self._plain
-        # Python's `strip()` would also remove white space that JSON does not know.
+        # Python's `strip()` would also remove white space that JSON does not allow.
         begin = len(text) - len(text.lstrip(_SPACE))
         try:
             value, end = _decoded(decoder, text, begin)
@@ -183,7 +183,7 @@ def decode_without_recursion(decoder: json.JSONDecoder, text: str, at: int) -> t
 def _reader(
     decoder: json.JSONDecoder, text: str, at: int
 ) -> Generator[int, tuple[Any, int] | None, tuple[Any, int]]:
-    """Read a value. Yields the begin of each nested object or array, and is sent its value and end."""
+    """Read a value. Yields the start of each nested object or array, and is sent its value and end."""
     if not text.startswith(("{", "["), at):
         return decoder.raw_decode(text, at)
     is_object = text[at] == "{"
@@ -230,7 +230,7 @@ def member_texts(members: dict[str, Any], text: str) -> dict[str, str]:
         member = _MEMBER.match(text, at)
         assert member is not None, "the record was read before"
         begin, at = member.span(1)
-        # The pattern takes simple values whole. Only the scanner knows where a container ends.
+        # The pattern takes simple values whole. Only the scanner finds the end of a container.
         if begin == at:
             _, at = _decoded(_SKIPPER, text, begin)
         # The last value of a repeated name also takes its place.

@@ -1,4 +1,4 @@
-"""The reference parser of JSON records, simple and exact, against which ``_formats.json`` is fast.
+"""The reference parser of JSON records, which is simple and exact; ``_formats.json`` is the fast one.
 
 Each record becomes a Python object (``_formats.json_records``). Then the values that all records have in a
 field are converted to the type of its column. A value that does not fit is noted, and its field becomes null,
@@ -82,7 +82,7 @@ class JsonReferenceParser:
 
     def columns(self, block: Block) -> Columns:
         """Read records. It never raises for invalid bytes, only for a problem of the machine."""
-        # First objects, record by record. A malformed record then counts as an object without fields.
+        # First make objects, record by record. A malformed record then counts as an object without fields.
         objects, texts, problems = self._objects(block)
         rescued: dict[int, dict[str, str]] = {}
         if self._rescue:
@@ -90,7 +90,7 @@ class JsonReferenceParser:
                 text = block.record(index).decode("utf-8", "replace")
                 rescued[index] = {WHOLE_RECORD: json.dumps(text)}
 
-        # Then columns. A record may have a field several times, and each of its values is read.
+        # Then make columns. A record may have a field several times, and each of its values is read.
         columns: dict[str, pa.Array] = {}
         misfits: dict[int, set[str]] = {}
         for column in self._fields:
@@ -231,7 +231,7 @@ class _ColumnReading:
         else:
             column, wrong = self._scalars(values, kind)
         if wrong:
-            # The kind of the value tells users which type their schema should have. The value may be private.
+            # The kind of the value shows users which type their schema should have. The value may be private.
             for at, origin in zip(wrong, origins[wrong].tolist(), strict=True):
                 if origin not in self.misfits:
                     self.misfits[origin] = f"field {path} does not fit {kind}: it is {_kind_of(values[at])}"
@@ -330,8 +330,8 @@ class _ColumnReading:
         """Read a type without children: all numbers at once, then all strings, and so on."""
         parts: list[tuple[Positions, pa.Array]] = []
         wrong: list[int] = []
-        # One conversion for each JSON type, because the type decides what a value may become: the string "5"
-        # is no integer to Spark, and the number 5 is.
+        # One conversion for each JSON type, because the type decides what a value may become: to Spark, the
+        # string "5" is not an integer, but the number 5 is.
         types = set(map(type, values))
         for json_type in types - {type(None)}:
             places, chosen = np.arange(len(values)), values

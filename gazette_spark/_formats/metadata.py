@@ -82,7 +82,7 @@ MESSAGE_DDL = {name: column.ddl for name, column in MESSAGE_COLUMNS.items()}
 
 
 def is_metadata(field: pa.Field, *, messages: bool = False) -> bool:
-    """Tell whether a field of a schema is one of these columns.
+    """Return whether a field of a schema is one of these columns.
 
     Args:
         field: The field.
@@ -114,7 +114,7 @@ def metadata_column(block: Block, field: pa.Field, labels: Labels) -> pa.Array:
 
 
 def is_labels_type(kind: pa.DataType) -> bool:
-    """Tell whether a column of a type can take labels."""
+    """Return whether a column of a type can take labels."""
     if pa.types.is_map(kind):
         return bool(pa.types.is_string(kind.key_type)) and _is_texts(kind.item_type)
     if not pa.types.is_struct(kind) or not kind.num_fields:

@@ -1,6 +1,6 @@
-"""Protobuf messages, one to a record, to the user's columns.
+"""Converts protobuf messages, one in each record, to the user's columns.
 
-The message's type is given by its name and a descriptor set, which ``protoc --include_imports
+The message's type is set by its name and a descriptor set, which ``protoc --include_imports
 --descriptor_set_out`` writes. Columns are the message's fields by name, as in Spark's ``from_protobuf``: an
 enum is its value's name, a nested message a struct, a map a map, ``google.protobuf.Timestamp`` a timestamp. A
 field that is not set is null, as in Spark, and so is a proto3 field without presence that has its type's
@@ -75,8 +75,8 @@ class ProtobufFormat(RowFormat):
         Raises:
             OptionError: the descriptor set is invalid, or lacks the message.
         """
-        # A pool of its own: the default one is shared by the process, where another version of the same file
-        # would be a conflict.
+        # Use a separate pool. The whole process shares the default one, where another version of the same
+        # file would be a conflict.
         pool = descriptor_pool.DescriptorPool()
         try:
             files = {
@@ -163,7 +163,7 @@ class _MessageFields:
 
 
 def _read(message: Message, members: _MessageFields, problems: list[str]) -> dict[str, object]:
-    # `ListFields` has only the fields that are set, so unset ones begin with their value.
+    # `ListFields` has only the fields that are set, so start with the values of unset ones.
     values = members.absent.copy()
     for field, value in message.ListFields():
         member = members.converts.get(field.number)
@@ -250,7 +250,8 @@ def _message_converter(descriptor: Descriptor, kind: pa.DataType) -> Convert | N
         return lambda value: in_range(value.seconds * MICROS_PER_S + value.nanos // 1000)
     if not pa.types.is_struct(kind):
         return None
-    # Matched here, once, and not for every message. A type that contains itself ends where the columns do.
+    # Match the fields here, once, and not for every message. A type that contains itself ends where the
+    # columns do.
     members = _members(descriptor.fields_by_name, list(kind), descriptor.full_name)
 
     def convert(message: Message) -> object:

@@ -1,7 +1,7 @@
 """The framing ``none``: a journal's bytes as they are, in chunks, for content without records.
 
 A chunk ends at a multiple of the chunk size, at missing bytes, or at the end of the range. So chunks do not
-depend on how a range is split or how its bytes arrive, only on a batch's begin and end.
+depend on how a range is split or how its bytes arrive, only on a batch's start and end.
 """
 
 from __future__ import annotations

@@ -145,14 +145,14 @@ def framing_name(spec: pb.JournalSpec, framing: str | None, form: str | None) ->
     """
     requested = framing or FORMAT_FRAMINGS.get(form or "")
     label = next(iter(values_of(spec.labels, CONTENT_TYPE)), "")
-    # Gazette compares the label literally, without parameters. An unknown label is no error if an option
-    # names the framing: it may be an agreement that this package does not know.
+    # Gazette compares the label literally, without parameters. An unknown label is not an error if an option
+    # names the framing, because other programs may have agreed on it.
     labelled = "lines" if label in UNFRAMED else LABELLED.get(label)
     where = f"journal {spec.name!r} has the label content-type={label}"
     if requested is None and labelled in (None, "none"):
         expected = "the framing of its records: lines, fixed or csv, or none for bytes without records"
         raise OptionError("framing", f"nothing, but {where}", expected)
-    # Frames that are read as lines give rows, and wrong ones. Only a label that is known can contradict.
+    # If frames are read as lines, the rows are wrong. Only a known label can contradict an option.
     if requested and label in LABELLED and requested not in (labelled, "none"):
         got = f"{framing or form}, but {where}"
         expected = f"framing {labelled} or none, or another label"

@@ -1,4 +1,4 @@
-"""What the parsers of all formats share: modes, malformed records, and the metadata columns.
+"""Shared code of the parsers of all formats: modes, malformed records, and the metadata columns.
 
 A format provides a :class:`RecordParser`, which reads one record and reports its problem, and perhaps a
 :class:`BlockParser`, which reads a block at once. If the block parser refuses a block, suspect records are
@@ -28,7 +28,7 @@ MAX_REFUSED_ROWS = 32
 """Maximum number of records of a refused block that go through the record parser together."""
 
 CLOSE_ROWS = 8
-"""Suspect records with at most this many good ones between them count as a run."""
+"""Maximum number of good records between two suspect ones of the same run."""
 
 WHOLE_RECORD = "_record"
 """Key in the rescued column for the text of a record without any fields."""
@@ -87,7 +87,7 @@ class RowFormat:
     """The columns of a query, and the mode for malformed records. Can be pickled."""
 
     schema: pa.Schema
-    """Exactly the columns of the rows. Metadata columns give a record's origin."""
+    """Exactly the columns of the rows. Metadata columns show a record's origin."""
     mode: str = "PERMISSIVE"
     corrupt_column: str | None = "_corrupt_record"
     """Name of the column, if the schema has it, for the text of malformed records under PERMISSIVE."""
@@ -124,7 +124,7 @@ class RowFormat:
 
     @property
     def rescues(self) -> bool:
-        """Tell whether the schema has the column of rescued data."""
+        """Return whether the schema has the column of rescued data."""
         return self.rescued_column is not None and self.rescued_column in self.schema.names
 
 
@@ -171,7 +171,7 @@ class RowParser(ABC):
         except (GazetteError, MemoryError):
             raise  # FAILFAST, or a problem of the machine.
         except Exception as error:  # noqa: BLE001  # Nobody knows which a parser may raise.
-            # What the failed attempt counted is counted again below.
+            # The records that the failed attempt counted are counted again below.
             self.malformed = malformed
             if len(block) == 1:
                 return [self.unreadable(block, f"its reader raised {type(error).__name__}: {error}")]
@@ -297,7 +297,7 @@ def _texts_of(block: Block, chosen: Sequence[int]) -> pa.StringArray:
     keep[chosen] = True
     records = gathered(block.only(keep))
     try:
-        # Malformed records are valid UTF-8 as a rule, and then cost one cast.
+        # Malformed records are usually valid UTF-8, and then cost one cast.
         texts = records.cast(pa.string())
     except pa.ArrowInvalid:
         texts = pa.array([record.as_py().decode("utf-8", "replace") for record in records], pa.string())

@@ -1,4 +1,4 @@
-"""Texts to dates and timestamps: as Spark's readers and casts read them, or by a user's pattern.
+"""Converts texts to dates and timestamps as Spark's readers and casts do, or by a user's pattern.
 
 A date is a number of days since 1970-01-01, a timestamp a number of microseconds, both in the proleptic
 Gregorian calendar and within the column's bits: years 0 and 10000 are valid. Without a pattern, these texts
@@ -93,7 +93,7 @@ def parse_local_timestamp(text: str) -> int:
 
 
 def _local(text: str) -> tuple[int, int, str | None]:
-    """Return seconds and microseconds as the text says them, and the zone, if it has one."""
+    """Return seconds and microseconds as they are in the text, and the zone, if it has one."""
     match = _TIMESTAMP.fullmatch(text.strip(_SPACE))
     if not match:
         raise ValueError("is not a timestamp")
@@ -196,8 +196,8 @@ def _offset(text: str) -> int:
 
 
 def _named(name: str) -> zoneinfo.ZoneInfo:
-    # The name becomes a path below the time zone database, so it must not leave it. `posix` and `right` are
-    # directories there that Java does not know; the second has leap seconds.
+    # The name becomes a path below the time zone database, so it must not leave it. Java does not support the
+    # directories `posix` and `right` there; the second has leap seconds.
     if not _NAME.fullmatch(name) or name.startswith(("posix", "right")):
         raise ValueError("has an invalid time zone")
     # Imported here because most records name no zone, and Spark starts many processes.
@@ -206,8 +206,8 @@ def _named(name: str) -> zoneinfo.ZoneInfo:
     try:
         return zoneinfo.ZoneInfo(name)
     except Exception:  # noqa: BLE001  # A directory's name, or that of another file, may raise anything.
-        # A machine without the database would make every record with a zone malformed. That is the machine's
-        # fault, and an error.
+        # A machine without the database would make every record with a zone malformed. That is an error of
+        # the machine, not of the records.
         try:
             zoneinfo.ZoneInfo("Europe/Paris")
         except zoneinfo.ZoneInfoNotFoundError:

@@ -98,7 +98,7 @@ SPARK_DIALECT = JsonDialect()
 
 
 def is_nested_deeper(text: str, limit: int) -> bool:
-    """Tell, without recursion, which could end the process, whether brackets nest deeper than a limit."""
+    """Return whether brackets nest deeper than a limit, without recursion, which could end the process."""
     # Counting is fast and rules out nearly every text. Only then are strings removed, whose brackets do not
     # count.
     if len(text) <= limit or text.count("[") + text.count("{") <= limit:
@@ -108,14 +108,14 @@ def is_nested_deeper(text: str, limit: int) -> bool:
 
 
 def is_variant(kind: pa.DataType) -> bool:
-    """Tell whether an Arrow type is the one Spark has for VARIANT."""
+    """Return whether an Arrow type is the one Spark has for VARIANT."""
     if not pa.types.is_struct(kind) or [field.name for field in kind] != ["value", "metadata"]:
         return False
     return (kind.field("metadata").metadata or {}).get(b"variant") == b"true"
 
 
 def readable(kind: pa.DataType) -> bool:
-    """Tell whether JSON can give values of a type."""
+    """Return whether JSON can give values of a type."""
     if is_variant(kind):
         return True
     if pa.types.is_struct(kind):
@@ -257,7 +257,7 @@ def spread(count: int, kind: pa.DataType, parts: Sequence[tuple[Positions, pa.Ar
         return pa.nulls(count, kind)
     order = parts[0][0] if len(parts) == 1 else np.concatenate([at for at, _ in parts])
     values = parts[0][1] if len(parts) == 1 else pa.concat_arrays([column for _, column in parts])
-    # Every place has its value already, in order: there is nothing to move.
+    # Every place already has its value, in order, so nothing has to be moved.
     if len(order) == count and (order[:-1] < order[1:]).all():
         return values
     # The last write to a place wins, which is the rule for repeated values.

@@ -1,4 +1,4 @@
-"""JSON to Spark's VARIANT: the bytes that ``parse_json`` makes of the same text.
+"""Converts JSON to Spark's VARIANT, with the same bytes that ``parse_json`` makes of the text.
 
 PySpark has an encoder, ``VariantVal.parseJson``. It differs from the JVM's in three cases, which are handled
 here: an object that repeats a name is invalid, as in Spark; a surrogate without its partner becomes ``?``, as
@@ -42,7 +42,8 @@ def encode(text: str) -> dict[str, bytes]:
 def _check_names(members: list[tuple[str, object]]) -> None:
     names = [name for name, _ in members]
     if len(set(names)) < len(names):
-        # Counted, because a search among the names before each one would take hours for a million names.
+        # Count the names, because searching the earlier names for each one would take hours for a million
+        # names.
         repeated = next(name for name, count in Counter(names).items() if count > 1)
         raise ValueError(f"repeats the name {repeated!r}")
     if not all(map(str.isascii, names)) and sorted(names) != sorted(

@@ -21,7 +21,7 @@ REPLACED = (
     "selector",
     "auth.keysSecret",
 )
-"""Options that a collection takes the place of."""
+"""Options that a collection replaces."""
 
 
 def parse_collection(name: str, text: str) -> str:
@@ -47,9 +47,9 @@ def parse_control_plane(name: str, text: str) -> str:
 
 
 def take_collection(values: dict[str, Any], texts: Mapping[str, str]) -> None:
-    """Put a collection's access and selection in the place of a cluster's, among the options' values.
+    """Replace a cluster's access and selection by a collection's, among the options' values.
 
-    Nothing is asked yet. The driver asks the control plane when the query is planned.
+    No request is sent yet. The driver contacts the control plane when the query is planned.
 
     Args:
         values: Values by key, with the security options as ``security``.

@@ -19,7 +19,7 @@ from gazette_spark.strict_json import parse_json
 
 
 def parse_columns(name: str, text: str) -> tuple[str, ...]:
-    """Parse names of columns, separated by commas. A name may occur once, in whatever case."""
+    """Parse names of columns, separated by commas. A name may occur only once, regardless of case."""
     columns = tuple(parse_column(name, column.strip()) for column in text.split(","))
     if len({column.lower() for column in columns}) < len(columns):
         raise OptionError(name, shown(text), "each column once")

@@ -1,4 +1,4 @@
-"""The start and end of a query, from its options: words, offsets by journal, or a time.
+"""Parses the start and end of a query from its options: words, offsets by journal, or a time.
 
 The words and the numbers are those of Spark's Kafka source. A time is the time at which bytes were *stored*:
 ``_planning.view`` explains the consequences.
@@ -52,7 +52,7 @@ def parse_message_starts(name: str, text: str) -> Mapping[str, int]:
 
 def parse_resume_offsets(name: str, text: str) -> OffsetChoice:
     """Parse ``resumeOffsets``: offsets of at least 0, by journal; other journals start at the earliest."""
-    expected = 'JSON of offsets, as DeltaSink.resume gives them: {"a/journal":1024}'
+    expected = 'JSON of offsets, as DeltaSink.resume sets them: {"a/journal":1024}'
     if not text.startswith("{"):
         raise OptionError(name, shown(text), expected)
     choice = _parse_offsets(name, text, default=EARLIEST)
@@ -73,7 +73,7 @@ def _parse_offsets(name: str, text: str, *, default: int) -> OffsetChoice:
     try:
         value = parse_json_object(text)
         # The short form has offsets alone, as in Kafka's option. The long one is a position of this package,
-        # whose fingerprints tell the journals from others of the same names.
+        # whose fingerprints distinguish the journals from others of the same names.
         position = JournalOffsets.from_dict(value) if "format_version" in value else JournalOffsets()
         offsets = position.read_through if "format_version" in value else value
     except OffsetError as error:

@@ -1,4 +1,4 @@
-"""Types of columns that a sample of records does not show: the option ``schemaHints``.
+"""Parses the option ``schemaHints``: types of columns that a sample of records does not show.
 
 The syntax is that of Auto Loader's hints: columns and their types, as in ``id BIGINT, user.since DATE``. A
 path with dots leads into structs, and ``element`` into arrays. Types are represented in Spark's JSON form,

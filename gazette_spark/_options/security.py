@@ -145,7 +145,7 @@ def take_security(values: dict[str, Any], texts: Mapping[str, str]) -> Security:
     security = Security(*(values.pop(option.key) for option in SECURITY_OPTIONS))
     names = [option.name for option in SECURITY_OPTIONS if option.name.lower() in texts]
     identities = [name for name in names if name.startswith("auth.")]
-    # Brokers see one identity per request, and which one wins must not be a guess.
+    # Brokers see one identity per request, so the user must choose one.
     if len(identities) > 1:
         raise OptionError(" and ".join(identities), "more than one", "one of them")
     for file, content in CONTENTS.items():

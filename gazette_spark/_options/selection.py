@@ -1,4 +1,4 @@
-"""The journals that a query reads or writes, selected by names, a pattern, a selector or a path."""
+"""Selects the journals that a query reads or writes, by names, a pattern, a selector or a path."""
 
 from __future__ import annotations
 

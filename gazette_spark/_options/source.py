@@ -6,7 +6,7 @@ the allowed form. No value is clamped, and no default replaces an invalid value.
 
 The rules for values are the same for all options:
 
-- booleans are ``true`` or ``false``, in any case, and nothing else;
+- booleans are only ``true`` or ``false``, in any case;
 - counts are decimal digits; sizes are digits, optionally with one of Spark's units, which are powers of 1024:
   ``b``, ``k``, ``m``, ``g`` (or ``kb``, ``mb``, ``gb``), as in ``64m``. Signs, spaces, points and exponents
   are invalid;
@@ -130,7 +130,7 @@ class SourceOptions:
         "Fragment store to read without any broker, instead of `brokerAddress`. Credentials come from "
         "the environment. Bytes that are not stored yet are not read.",
         use="batch",
-        form="a URL without credentials: file:///directory, or s3://, gs:// or abfs:// as pyarrow takes it",
+        form="a URL without credentials: file:///directory, or pyarrow's s3://, gs:// or abfs://",
         repr=False,
     )
     fragment_postfix_levels: int | None = option(
@@ -210,7 +210,7 @@ class SourceOptions:
     )
     starting_offsets_by_timestamp_strategy: str = option(
         word("error", "latest"),
-        "What happens if nothing was stored at the starting time or later. `error`: the query fails. "
+        "Policy if nothing was stored at the starting time or later. `error`: the query fails. "
         "`latest`: it starts at the latest.",
         default="error",
     )
@@ -297,7 +297,7 @@ class SourceOptions:
     )
     mode: str = option(
         word("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
-        "What a malformed record gives. `PERMISSIVE`: a row with null for each value that does not fit. "
+        "Policy for malformed records. `PERMISSIVE`: a row with null for each value that does not fit. "
         "`DROPMALFORMED`: no row. `FAILFAST`: an error that ends the query.",
         section="Malformed records",
         default="PERMISSIVE",
@@ -335,7 +335,7 @@ class SourceOptions:
         parse_location,
         "Directory in which the first start stores the columns of `inferSchema`, as schema.json. Later "
         "starts read them there. Each query needs its own directory.",
-        form="an absolute path, or a URL as of fragmentStore",
+        form="an absolute path, or a URL as for fragmentStore",
     )
     time_zone: str = option(
         parse_column,
@@ -416,7 +416,7 @@ class SourceOptions:
     )
     read_gaps: bool = option(
         parse_bool,
-        "Whether rows are the ranges of bytes that no fragment holds any more, instead of records. "
+        "Whether rows are the ranges of bytes that are in no fragment any more, instead of records. "
         "Columns: `journal`, `begin`, `end`, `bytes`. The range is `startingOffsets` to `endingOffsets`.",
         default="false",
         use="batch",

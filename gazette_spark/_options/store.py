@@ -14,7 +14,7 @@ from gazette_spark.errors import OptionError
 from gazette_spark.locations import url_of_path
 
 STORE_FORM = (
-    "file:///directory, or a URL with s3://, gs:// or abfs:// as pyarrow takes it, without credentials: "
+    "file:///directory, or pyarrow's URL with s3://, gs:// or abfs://, without credentials: "
     "those come from the environment"
 )
 
@@ -27,7 +27,7 @@ def parse_store(name: str, text: str) -> str:
 
     It must not contain credentials: options are shown in plans and logs.
     """
-    # The user name and the query may hold a secret, so the error does not show them.
+    # The user name and the query may contain a secret, so the error does not show them.
     bad = OptionError(name, shown(re.sub(r"//[^/]*@|\?.*", "***", text)), STORE_FORM)
     try:
         parts = urlsplit(text)
@@ -43,7 +43,7 @@ def parse_store(name: str, text: str) -> str:
         if parts.netloc not in ("", "localhost") or parts.query or len(PurePosixPath(path).parts) < 2:
             raise bad
         return url_of_path(path.rstrip("/"))
-    # `gs://anonymous@bucket` is how pyarrow is told to send no credentials. Any other name could be a key.
+    # `gs://anonymous@bucket` makes pyarrow send no credentials. Any other name could be a key.
     users = {"gs": ("", "anonymous"), "gcs": ("", "anonymous"), "s3": ("",)}.get(parts.scheme)
     if parts.scheme not in ("s3", "gs", "gcs", "abfs", "abfss") or not parts.hostname:
         raise bad

@@ -1,4 +1,4 @@
-"""How an option is declared: once, with the field that holds its parsed value.
+"""Declares options: each one once, with the field that has its parsed value.
 
 The fields of a dataclass such as ``SourceOptions`` declare their options with :func:`option`. The parser of
 the texts that Spark passes, the errors, the tables of the reference pages and the list of all options are
@@ -32,7 +32,7 @@ _DECLARED = "options"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. An empty name stands for the name of the declaring field, in camel case."""
+    """One option. An empty name means the name of the declaring field, in camel case."""
 
     name: str
     parse: Callable[[str, str], Any]

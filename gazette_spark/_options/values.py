@@ -1,4 +1,4 @@
-"""The parsers of options' texts: options of the same kind share one rule and one error.
+"""Parses the texts of options. Options of the same kind share one rule and one error.
 
 Each parser takes an option's name and its text, and raises an :class:`~gazette_spark.errors.OptionError`
 that shows the text and the allowed form.
@@ -174,8 +174,7 @@ def parse_any_text(_name: str, text: str) -> str:
 
 
 def parse_token(name: str, text: str) -> str:
-    """Parse a secret that is sent in a header and shown to nobody."""
-    # No part of the value is ever shown.
+    """Parse a secret, which is sent in a header and of which no error shows any part."""
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise OptionError(name, "a value that is not a token (not shown)", "printable ASCII without spaces")
     return text

@@ -1,6 +1,6 @@
 """Every option of writing to journals, declared once, with the rules of :mod:`gazette_spark._options.source`.
 
-An option with the name of a reading option has the same meaning. The destination of rows is given in one of
+An option with the name of a reading option has the same meaning. The destination of rows is set in one of
 three ways: one journal, a selection of journals among which rows are distributed, or, without either, the
 rows' column ``journal``.
 """
@@ -177,7 +177,7 @@ def parse_write_options(
 
     Args:
         options: option names, in any case, and their texts.
-        environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
+        environ: environment with ``BROKER_ADDRESS``, the default of ``brokerAddress``.
 
     Raises:
         OptionError: an option is invalid. The error names the first one, and the valid options.
@@ -222,7 +222,7 @@ def checked_address(
         options: option names, in any case, and their texts.
         purpose: purpose of the options; None while the purpose is unknown: then they have to fit one of the
             two.
-        environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
+        environ: environment with ``BROKER_ADDRESS``, the default of ``brokerAddress``.
 
     Raises:
         OptionError: an option is invalid.
