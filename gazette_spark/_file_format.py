@@ -162,8 +162,8 @@ class _FileWriter:
         context = TaskContext.get()
         origin = f"partition {context.partitionId() if context else 0} of the batch"
         files = written_files([(origin, iterator)], self._target)
-        # The commit compares this id with the query checkpoint: Spark and this process may understand the
-        # same path as two places, and offsets of another query must not be committed with these rows.
+        # The commit compares this id with the query checkpoint: Spark and this process may resolve the same
+        # path to two places, and offsets of another query must not be committed with these rows.
         query_id = context.getLocalProperty(QUERY_ID) if context else None
         return WrittenFiles([Row(**file) for file in files], self._shape, query_id)
 

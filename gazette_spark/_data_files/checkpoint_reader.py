@@ -49,7 +49,7 @@ class CheckpointReader:
             raise QueryCheckpointError(path, f"the file cannot be read: {deltalake_text(error)}") from error
 
     def exists(self, path: str) -> bool:
-        """Say whether there is a directory, or an object below a prefix."""
+        """Return whether there is a directory, or an object below a prefix."""
         place = self._place(path)
         # In an object store, a directory exists only as the prefix of an object.
         if self._files.get_file_info(place).type != pa_fs.FileType.NotFound:

@@ -366,7 +366,7 @@ def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
 
 
 def _has_nan(column: pa.Array) -> bool:
-    """Say whether a column of numbers has a NaN. A value that is hidden by a null may count."""
+    """Return whether a column of numbers has a NaN. A value that is hidden by a null may count."""
     buffer = column.buffers()[1]
     if buffer is None:
         return False

@@ -145,7 +145,7 @@ def continued_entry(
     Args:
         state: State of the ledger.
         history: Returns the table's history, newest first.
-        app_id: Whose ledger it is.
+        app_id: App id of the ledger.
         offsets: Where the rows of the new journals begin.
         options: Options of the query's reader, with which the journals are read and compared.
         table: Name of the table, for errors.

@@ -1,4 +1,4 @@
-"""A Delta table as the sink needs it: a snapshot of its state, reasons to refuse it, and one append.
+"""Represents a Delta table for the sink: a snapshot of its state, reasons to refuse it, and one append.
 
 Everything goes through SQL and DataFrames, so that it also works on Spark Connect.
 """
@@ -366,7 +366,7 @@ class DeltaTable:
             # If commits may be elsewhere, the files in the log could lack the newest commits, and with them
             # the newest entry.
             elsewhere = keeps_commits_elsewhere(detail.features)
-            # The name of a table may have passed to another one, so it is looked up. A path stays what it is.
+            # A table's name may now belong to another table, so it is looked up. A path does not change.
             here = location.rstrip("/") if self.table is None else _location_now(spark, self.table)
             self._location = None if elsewhere else here
             check_retention(self.name, detail.properties)

@@ -1,4 +1,4 @@
-"""Delta's table features, and what each lane of the sink does with a table that has one.
+"""Lists Delta's table features, and what each lane of the sink does with a table that has one.
 
 Spark's lane leaves features to Spark's writer, which supports them or refuses the write. The direct lane
 (:mod:`gazette_spark._ingest`) commits files of plain rows. It accepts a table only if all its features are
@@ -58,12 +58,12 @@ def refused_by_direct_lane(features: Collection[str]) -> list[str]:
 
 
 def computes_columns(features: Collection[str]) -> bool:
-    """Say whether a table may compute columns that a batch lacks."""
+    """Return whether a table may compute columns that a batch lacks."""
     return any(FEATURES.get(name, Feature()).computes_columns for name in features)
 
 
 def keeps_commits_elsewhere(features: Collection[str]) -> bool:
-    """Say whether the newest commits of a table may not yet be in its log's directory."""
+    """Return whether the newest commits of a table may not yet be in its log's directory."""
     return any(COMMITS_ELSEWHERE.search(name) for name in features)
 
 

@@ -201,8 +201,8 @@ class FileCommits:
             raise TableRefusedError(
                 self.table, f"{reason}, which the direct lane does not support. {OTHER_WAY}"
             )
-        # At the query's start, the tasks were told how to write. If the columns have changed since, new
-        # columns would be null in their files, and files for other partition columns would not be found.
+        # Tasks write the columns that the table had at the query's start. If the columns have changed since,
+        # new columns would be null in their files, and files for other partition columns would not be found.
         now = json.dumps([columns, metadata.partition_columns])
         if self._columns not in (None, now):
             problem = "its columns have changed since the query started. Start the query again"

@@ -1,4 +1,4 @@
-"""The direct lane's requirements for a table: tasks write its files, and the driver commits their names.
+"""Checks a table for the direct lane, in which tasks write its files and the driver commits their names.
 
 A table that needs more from its writers than files of plain rows is refused, with the reason.
 """
@@ -73,7 +73,7 @@ def file_stream(
     # plan shows whether the query has one.
     options = bare_stream(df)
     if options is None:
-        expected = "the rows of a stream of journals as load() gives them"
+        expected = "the rows of a stream of journals as load() returns them"
         raise OptionError("lane", "direct, of a stream with transformations or of another source", expected)
     spark = df.sparkSession
     files, target = prepare_files(spark, table, layout, df.schema, None, app_id=app_id)

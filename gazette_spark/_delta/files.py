@@ -72,7 +72,7 @@ class SparkFiles:
         return read_text(self.spark, path)
 
     def exists(self, path: str) -> bool:
-        """Say whether there is a file or directory."""
+        """Return whether there is a file or directory."""
         return path_exists(self.spark, path)
 
 
@@ -100,7 +100,7 @@ def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
 
 
 def path_exists(spark: SparkSession, path: str) -> bool:
-    """Say whether there is a file or directory."""
+    """Return whether there is a file or directory."""
     with suppress(*JVM_ERRORS):
         if is_classic(spark):  # Spark's own reader logs a warning of 80 lines about a missing path.
             files, name = _file_system(spark, path)
@@ -110,7 +110,7 @@ def path_exists(spark: SparkSession, path: str) -> bool:
 
 
 def has_files(spark: SparkSession, path: str) -> bool:
-    """Say whether a directory contains a file, at any depth. False also if there is no directory."""
+    """Return whether a directory contains a file, at any depth. False also if there is no directory."""
     with suppress(*JVM_ERRORS):
         if is_classic(spark):
             files, name = _file_system(spark, path)
@@ -264,7 +264,7 @@ def _whole_text(spark: SparkSession, path: str) -> str | None:
 
 
 def is_classic(spark: SparkSession) -> bool:
-    """Say whether the session's JVM can be called. Sessions of Spark Connect have no JVM."""
+    """Return whether the session's JVM can be called. Sessions of Spark Connect have no JVM."""
     return getattr(spark, "_jsparkSession", None) is not None
 
 

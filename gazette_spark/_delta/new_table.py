@@ -1,4 +1,4 @@
-"""The definition of a new table: columns, partitions or clusters, properties.
+"""Defines a new table: columns, partitions or clusters, properties.
 
 The table is created by one SQL statement from quoted names and types. This works by path and by name, and
 also if the server of Spark Connect has Delta but not Delta's plugin for Connect.

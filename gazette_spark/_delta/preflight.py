@@ -126,7 +126,7 @@ def check_workers(spark: SparkSession, options: SourceOptions) -> None:
         (row,) = spark.range(0, 1, 1, 1).select(look().alias("report")).collect()
     except SPARK_ERRORS as error:
         text = without_frames(str(short_java_error(error) or error)).strip().partition("\n")[0]
-        expected = "the Python that gazette-spark[spark] is installed in, of the driver's release"
+        expected = "a Python of the driver's release in which gazette-spark[spark] is installed"
         raise OptionError("PYSPARK_PYTHON", f"a Python in which a task fails: {text}", expected) from None
     report = json.loads(row.report)
     if "module" in report:

@@ -163,7 +163,7 @@ def align(
 
 
 def with_partitions(rows: DataFrame, table: TableSnapshot, target: DeltaTable) -> DataFrame:
-    """Return rows with the table's partition columns that they lack, which are null as any other column.
+    """Return rows with the table's partition columns that they lack, which are null like any other column.
 
     Delta's writer looks for each partition column in the rows, unless it computes the column.
     """

@@ -1,4 +1,4 @@
-"""The log store with which Delta commits to tables on S3, and the check that two drivers may use it.
+"""Names the log store with which Delta commits to tables on S3, and checks that two drivers may use it.
 
 Delta's own log store checks whether a commit's file exists and then puts it. In between, another driver can
 do the same: both believe that the version is theirs, and one commit overwrites the other. When two drivers

@@ -249,7 +249,7 @@ def _bad_name(name: str, rules: Rules, *, top: bool) -> tuple[str, str] | None:
 
 
 def holds(wide: DataType, narrow: DataType) -> bool:
-    """Say whether each value of a type is also one of another type, so that no cast can fail or change it."""
+    """Return whether a type has all values of another one, so that no cast can fail or change a value."""
     wide, narrow = bare(wide), bare(narrow)
     # A text is never stored as a number, and only texts are stored as text: that a value can be printed is
     # not a reason to store its printed form.

@@ -1,4 +1,4 @@
-"""The session of a thread, and temporary settings of a session for one statement."""
+"""Finds the session of a thread, and changes settings of a session for one statement."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def in_files(df: DataFrame, files: int | None, partition_by: Sequence[str]) -> D
 
 
 def compaction_due(entry: LedgerEntry, compact_every: int | None) -> bool:
-    """Say whether to compact a table after an entry; the entries of an app id are numbered without holes."""
+    """Return whether to compact a table after an entry; entries of an app id are numbered without holes."""
     return compact_every is not None and (entry.txn_version + 1) % compact_every == 0
 
 

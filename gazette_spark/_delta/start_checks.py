@@ -1,4 +1,4 @@
-"""Checks of a query's table and checkpoint that are possible before the query starts.
+"""Checks a query's table and checkpoint as far as possible before the query starts.
 
 Spark and Delta would find the same problems in the first batch, seconds later, and report them in a hundred
 lines of Java.

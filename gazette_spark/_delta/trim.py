@@ -49,7 +49,7 @@ def range_origin(schema: StructType, isolation: Isolation) -> tuple[str, str] | 
 
 
 def has_columns(schema: StructType, columns: Mapping[str, DataType]) -> bool:
-    """Say whether a schema has columns with these names and types."""
+    """Return whether a schema has columns with these names and types."""
     types = {field.name: field.dataType for field in schema.fields}
     return all(types.get(name) == kind for name, kind in columns.items())
 
@@ -87,7 +87,7 @@ def rows_in_ranges(
 ) -> DataFrame:
     """Return the rows in the given ranges. Running it fails at a row outside the batch's offsets.
 
-    ``doing`` names in the error's text what is impossible.
+    ``doing`` names the impossible operation in the error's text.
     """
     journal, offset = (F.col(name) for name in columns)
     # The expression has three cases: before since, the table has the row; from since to end, the row is new;

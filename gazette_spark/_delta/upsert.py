@@ -1,4 +1,4 @@
-"""One row for each key: which rows of a batch count, and the statement that merges them into a table.
+"""Keeps one row for each key: decides which rows of a batch count, and makes the statement to merge them.
 
 A batch may have several rows with the same key. The last one counts, by :func:`order`, and all others are
 dropped. The last row replaces the table's row with that key, or deletes it if the column ``delete_when`` is
@@ -100,9 +100,9 @@ class Upsert:
 
 
 class RepeatableUpsert(Upsert):
-    """An upsert of batches that give the same rows each time they are run, of one row for a key of texts.
+    """An upsert of batches that return the same rows in each run: one row for each key, made of texts.
 
-    The rows of such a batch can be looked at before they are written. A stream's batch may depend on the time
+    The rows of such a batch can be examined before they are written. A stream's batch may depend on the time
     or on chance, so its keys are known only once they are in the table.
     """
 
@@ -121,8 +121,8 @@ COMPARED_VALUES = 16
 """Maximum number of values without a list. Each is compared with a file, and with each row that is read."""
 
 PRECISE = {
-    # Spark gives Parquet a list of more values than this as their least and greatest one. Then no page of a
-    # file is left out.
+    # Spark passes a list of more values than this to Parquet as its least and greatest value. Then no page of
+    # a file is skipped.
     "spark.sql.parquet.pushdown.inFilterThreshold": str(LISTED_KEYS // LISTS),
     **UNESCAPED_LITERALS,
 }
@@ -133,11 +133,11 @@ def keys_condition(columns: Sequence[str], keys: Iterable[tuple[str, ...]]) -> s
     """Return the SQL condition that the rows with some keys fulfil, and no others; see :data:`PRECISE`.
 
     Args:
-        columns: The columns of a key, which are texts.
-        keys: Their values, at least of one key.
+        columns: The columns of a key, which contain texts.
+        keys: The values of at least one key.
     """
     keys = {*keys}
-    # The column with the fewest values comes first, and values that go with the same other ones share a term.
+    # Take the column with the fewest values first, and put values with the same other columns into one term.
     # So keys of few shards become few lists.
     at = min(range(len(columns)), key=lambda column: len({key[column] for key in keys}))
     others: dict[str, set[tuple[str, ...]]] = {}

@@ -85,7 +85,7 @@ class TableRules:
         return cls(schema, tuple(sorted(checks.items())))
 
     def has(self, column: str) -> bool:
-        """Say whether the table has a column; Delta does not distinguish upper and lower case."""
+        """Return whether the table has a column; Delta does not distinguish upper and lower case."""
         return self.schema is not None and column.lower() in (name.lower() for name in self.schema.names)
 
 
@@ -94,7 +94,7 @@ class RowSplit:
     """Splits the rows of a batch into those that fit the main table and those that become dead letters."""
 
     rules: TableRules
-    """The main table's."""
+    """Rules of the main table."""
     corrupt_column: str
     """Column that is not null in records that could not be read, if the rows have such a column."""
     origin: tuple[str, str]

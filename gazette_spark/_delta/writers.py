@@ -93,8 +93,8 @@ REPLACING = {
 LARGE_ROWS = {"spark.sql.sources.fileCompressionFactor": "20.0"}
 """Setting for a MERGE into files whose rows are much larger than the files.
 
-Spark takes the size of files for that of their rows, and sends the smaller side of a join to all tasks if it
-is small. Ten million sorted keys are in files of a few megabytes, and did not fit into a driver of 1 GB.
+Spark mistakes the size of files for that of their rows, and sends the smaller side of a join to all tasks if
+it is small. Ten million sorted keys are in files of a few megabytes, and did not fit into a driver of 1 GB.
 """
 
 
@@ -223,10 +223,10 @@ class MergeWriter(AppendWriter):
 
 
 class ReplaceWriter(MergeWriter):
-    """Keeps one row of each key, of batches that give the same rows each time they are run.
+    """Keeps one row of each key, for batches that return the same rows in each run.
 
     A MERGE looks for its keys in all files, three times, so it takes longer the more rows a table has. A
-    batch of few keys names them instead: one commit takes their rows away and appends those of the batch.
+    batch of few keys names them instead: one commit removes their rows and appends those of the batch.
     Delta and Parquet find the rows by the statistics of files and pages.
     """
 
@@ -235,11 +235,12 @@ class ReplaceWriter(MergeWriter):
         keys = rows.coalesce(1).select(*map(_column, upsert.keys)).limit(LISTED_KEYS + 1).collect()
         names = {tuple(key) for key in keys if None not in key}
         location = self._target.location
-        # A table of the catalog has its place looked up: its name may have passed to another table.
+        # Look up the location of a table in the catalog, because its name may now belong to another table.
         if location is not None and self._target.path is None:
             location = self._target.current_location(spark)
-        # MERGE can do more: it takes any number of keys, refuses a null, finds the last row of a key, checks
-        # the rows of a table that had no entry before, and writes tables whose commits the catalog keeps.
+        # MERGE can do more: it accepts any number of keys, refuses a null, finds the last row of a key,
+        # checks the rows of a table that had no entry before, and writes tables whose commits the catalog
+        # keeps.
         is_listed = len(names) == len(keys) <= LISTED_KEYS
         if has_unmerged_rows(table) or not is_listed or (keys and location is None):
             with session_settings(spark, LARGE_ROWS):
@@ -249,10 +250,11 @@ class ReplaceWriter(MergeWriter):
             with session_settings(spark, REPLACING):
                 condition = keys_condition(upsert.keys, names)
                 # The keys were read in one run of the rows, and the rows are written in another. A row of
-                # another key would be the second one of that key.
+                # another key would be a second row of that key.
                 other = F.raise_error(F.lit("rows to replace changed while they were written"))
                 named = aligned.df.where(F.when(F.expr(condition), F.lit(True)).otherwise(other))  # noqa: FBT003
-                # One file for each partition of the table, sorted, so that its pages can be left out as well.
+                # Write one sorted file for each partition of the table, so that its pages can be skipped as
+                # well.
                 ordered = named.coalesce(1).sortWithinPartitions(*map(_column, upsert.keys))
                 failpoint("sink.during_replace")
                 self._target.replace(ordered, entry, location, condition)
@@ -272,7 +274,7 @@ def load_conflict_classes(spark: SparkSession) -> None:
 
 
 def has_unmerged_rows(table: TableSnapshot) -> bool:
-    """Say whether the table has rows that were not merged by key, so that a key may occur twice."""
+    """Return whether the table has rows that were not merged by key, so that a key may occur twice."""
     newest = table.ledger.entry
     return table.exists and (newest is None or newest.mode != "upsert")
 

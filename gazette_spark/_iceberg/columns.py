@@ -1,4 +1,4 @@
-"""Columns and partitions of an Iceberg table, as Spark and the options name them.
+"""Converts columns and partitions between Iceberg and the forms of Spark and of the options.
 
 =====================  ============================================================================
 Spark                  Iceberg
@@ -169,7 +169,7 @@ def to_spark(kind: ice.IcebergType) -> sql.DataType | None:
 
 
 def has_required_inside(kind: ice.IcebergType) -> bool:
-    """Say whether a field, element or value within a type is NOT NULL. Keys of maps do not count."""
+    """Return whether a field, element or value within a type is NOT NULL. Keys of maps do not count."""
     match kind:
         case ice.StructType():
             return any(field.required or has_required_inside(field.field_type) for field in kind.fields)

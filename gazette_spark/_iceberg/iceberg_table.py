@@ -6,7 +6,7 @@ without rows. So if two writers decided on the same entry, only one of them comm
 rollback has overtaken does not commit either.
 
 A transaction of ``pyiceberg`` must never be committed by its own ``commit_transaction()``. That method
-repeats a rejected commit on top of whatever was committed in the meantime, so two writers of one batch would
+repeats a rejected commit on top of what was committed in the meantime, so two writers of one batch would
 both commit.
 """
 
@@ -219,7 +219,7 @@ class IcebergTable:
         return target, self._shape(table)
 
     def _issuer(self, table: Table) -> CredentialIssuer | None:
-        """Return whom to ask for newer credentials, if the catalog added any to its own properties."""
+        """Return the issuer of newer credentials, if the catalog added any to the configured properties."""
         configured = {**self._catalog.properties, **table.properties}
         given = store_access(table).properties
         if all(value == str(configured.get(key)) for key, value in given.items()):
@@ -316,7 +316,7 @@ class IcebergTable:
         with iceberg_errors(self.name):
             try:
                 # Call the catalog directly, and only once. The transaction's own commit would try again on
-                # top of whatever was committed in the meantime: in a prototype, two writers of one batch both
+                # top of what was committed in the meantime: in a prototype, two writers of one batch both
                 # committed, 200 rows instead of 100 (decision 0045).
                 self._catalog.commit_table(table, requirements, transaction._updates)
             except unknown_outcomes() as error:
@@ -434,8 +434,8 @@ class _Transaction(Transaction):
     def table_metadata(self) -> TableMetadata:
         """Return the metadata with the updates so far."""
         # pyiceberg makes a deep copy of the metadata each time, with all snapshots, some twenty times for a
-        # commit. At a thousand snapshots that took most of a commit's time. Nobody changes what is returned
-        # here: an update makes another tuple and another copy.
+        # commit. At a thousand snapshots that took most of a commit's time. The returned object never
+        # changes: an update makes another tuple and another copy.
         if self._applied is not self._updates:
             self._applied, self._metadata = self._updates, super().table_metadata
         return self._metadata

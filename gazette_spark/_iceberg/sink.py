@@ -130,7 +130,7 @@ class IcebergSink:
         """Create a missing table; return the sink of a run whose tasks write files, and their target.
 
         Raises:
-            OptionError: ``storage_options`` are given, or the table has other partitions.
+            OptionError: ``storage_options`` are set, or the table has other partitions.
             SchemaMismatchError: the columns do not fit the table's.
             TableRefusedError: the table needs more from its writers than files of plain rows.
         """
@@ -177,8 +177,7 @@ class IcebergSink:
             SinkError: the batch does not continue the table. Nothing was written.
         """
         failpoint("sink.entry")
-        # This state is forgotten until the batch is done, because after a failure any next run is a new
-        # writer.
+        # Forget this state until the batch is done, because any run after a failure is a new writer.
         seen, self._seen = self._seen, None
         assert self._checkpoint is not None
         # The offsets come from the query checkpoint, where Spark wrote them before the batch. The tasks run
@@ -200,7 +199,7 @@ class IcebergSink:
             Whether files were committed. If not, the table already had the whole range.
 
         Raises:
-            OptionError: the sink is one for rows that Spark has.
+            OptionError: ``df`` has rows of Spark, not files.
             SinkError: the range does not continue the table. Nothing was written.
         """
         if self._shape is None:
@@ -318,7 +317,8 @@ class IcebergSink:
                 check_ends(table.last_offsets(*origin), offsets, name)
             entry = first_entry(self.app_id, offsets, state.txn_version + 1, "append")
             # Another commit since the ledger was read is a conflict. Then the rows are checked again. If
-            # there is an entry in the meantime, the next iteration returns it, whoever committed it.
+            # there is an entry in the meantime, the next iteration returns it, regardless of who committed
+            # it.
             if table.commit_files((), entry) is None:
                 log.warning(
                     "ledger_adopted table=%s app_id=%s offsets=%s", name, self.app_id, offsets.to_json()

@@ -1,4 +1,4 @@
-"""Two tables for one stream: rows that do not fit the main table go to a table of dead letters.
+"""Splits a stream between two tables: rows that do not fit the main table go to a table of dead letters.
 
 No row is lost or written twice, whenever a writer crashes. Each table has its own ledger. A batch is written
 to the two tables in this order:
@@ -190,7 +190,7 @@ def dead_batch(entry: LedgerEntry, table: str) -> Batch:
 
 
 def state_may_hold_letters(step: Divert, dead: LedgerState, write: Write) -> bool:
-    """Say whether a query could take dead letters into its state.
+    """Return whether a query could take dead letters into its state.
 
     It could emit them in a later batch, which is not compared with these dead letters. Dead letters that an
     earlier attempt at this batch has merged do no harm, because the batch emits their rows at once.
@@ -202,7 +202,7 @@ def state_may_hold_letters(step: Divert, dead: LedgerState, write: Write) -> boo
 
 
 def in_step(dead: LedgerState, main: LedgerEntry, table: str) -> bool:
-    """Say whether an entry of the main table names the newest entry of the dead letters."""
+    """Return whether an entry of the main table names the newest entry of the dead letters."""
     return main.dead_letters == table and main.dead_attempt == _attempt(dead)
 
 
@@ -212,7 +212,7 @@ def with_letters(entry: LedgerEntry, table: str, dead: LedgerState) -> LedgerEnt
 
 
 def is_ahead(dead: LedgerState, main: LedgerEntry) -> bool:
-    """Say whether there may be dead letters of bytes beyond the end of the main table."""
+    """Return whether there may be dead letters of bytes beyond the end of the main table."""
     recorded = dead.entry.read_through if dead.entry else {}
     # Offsets decide, not rows, because they show where dead letters may exist. It is not enough that the two
     # are in step: a fence after a RESTORE brings them in step again (decision 0024).

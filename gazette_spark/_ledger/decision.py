@@ -27,7 +27,7 @@ a checkpoint that does not belong to this table. It is refused, unless :class:`A
 
 - ``trim``: rows of journals that are COVERED or PARTIAL are left out, row by row, if
   ``begin <= offset < recorded``. All rows of journals that are NEXT are written. A query may thus start
-  behind the table's end, unless it keeps state: it would take records that the table or its dead letters
+  before the table's end, unless it keeps state: it would take records that the table or its dead letters
   already have into its state, and emit their rows in a later batch, where nothing is trimmed.
 - ``gaps``: a journal whose GAP equals one of these, to the byte, is NEXT. The entry records the omitted
   bytes.
@@ -234,7 +234,7 @@ def _compare(batch: Batch, newest: LedgerEntry | None, allowed: Allowed) -> _Bat
 
 
 def is_replay(batch: Batch, entry: LedgerEntry) -> bool:
-    """Say whether a batch is another run of the batch that wrote an entry."""
+    """Return whether a batch is another run of the batch that wrote an entry."""
     # The query and the number do not identify a batch: two copies of a checkpoint can plan batches with the
     # same number and different offsets. The time of planning, which Spark records once, distinguishes them. A
     # fence completes no batch, so no batch is its replay.
@@ -243,7 +243,7 @@ def is_replay(batch: Batch, entry: LedgerEntry) -> bool:
 
 
 def _is_after(batch: Batch, entry: LedgerEntry) -> bool:
-    """Say whether a batch of the entry's query follows the entry.
+    """Return whether a batch of the entry's query follows the entry.
 
     It may follow another planning of the entry's batch instead: two copies of a checkpoint may both have
     written a batch with that number, one of them before a RESTORE.
@@ -255,7 +255,7 @@ def _is_after(batch: Batch, entry: LedgerEntry) -> bool:
 
 
 def _may_have_rows(batch: Batch, entry: LedgerEntry | None) -> bool:
-    """Say whether a batch in which no source moved, and which is not a replay, has to be written.
+    """Return whether a batch in which no source moved, and which is not a replay, has to be written.
 
     The first batch of a query pins the query's start and has no rows. It writes an entry only if later
     batches will be compared with that entry, or if they could otherwise be mistaken for batches of a query
@@ -280,7 +280,7 @@ def _may_have_rows(batch: Batch, entry: LedgerEntry | None) -> bool:
 
 
 def _is_bound(batch: Batch) -> bool:
-    """Say whether a batch's rows depend on the query's own checkpoint, and not only on offsets."""
+    """Return whether a batch's rows depend on the query's own checkpoint, and not only on offsets."""
     return batch.stateful or not all(isinstance(position, JournalOffsets) for position in batch.end)
 
 
@@ -396,7 +396,7 @@ def _table_conflict(
 
 
 def is_cut_off(state: LedgerState) -> bool:
-    """Say whether the log has entries, but not the newest visible one together with the entries it builds on.
+    """Return whether the log has entries, but lacks the newest visible one or an entry that it builds on.
 
     A new query must not begin a second ledger for rows whose ledger was cleaned up.
     """
@@ -437,7 +437,7 @@ def _other_rows(batch: Batch, entry: LedgerEntry) -> TableRefusedError | None:
         )
         return TableRefusedError(batch.table, problem)
     # Messages belong to the bytes that committed them, and records to their own bytes. So the same offsets
-    # stand for different rows.
+    # denote different rows.
     if entry.isolation != batch.isolation:
         problem = (
             f"app id {batch.app_id!r} has rows of isolationLevel={entry.isolation}, but batch "
@@ -564,7 +564,7 @@ def verify(
 
 
 def _on_its_parent(state: LedgerState) -> bool:
-    """Say whether the newest entry directly follows the entry it was decided on.
+    """Return whether the newest entry directly follows the entry it was decided on.
 
     A RESTORE in between does not conflict with an append. The next writer detects it: the same one or, if
     that was killed, its successor. Delta cleans up old log entries, and a parent that was cleaned up is
@@ -752,11 +752,11 @@ def _advance(recorded: Positions, reached: Positions) -> Positions:
 
 
 def _merge(begins: Positions, recorded: Positions) -> Positions:
-    """Return the recorded positions, with a batch's begins for journals and sources that have none."""
+    """Return the recorded positions, with the start of a batch for journals and sources that have none."""
 
     def merge(begin: SourcePosition, position: SourcePosition) -> SourcePosition:
         if isinstance(begin, JournalOffsets) and isinstance(position, JournalOffsets):
-            # The table's position takes precedence; the batch's begin only adds journals that are new.
+            # The table's position takes precedence; the batch's start only adds journals that are new.
             return JournalOffsets({**begin.read_through, **position.read_through})
         return begin if position is None else position
 

@@ -1,4 +1,4 @@
-"""The ledger entry of a commit, and the batch that a query asks to write.
+"""Defines the ledger entry of a commit, and the batch that a query requests to write.
 
 Each commit of a sink contains a :class:`LedgerEntry` beside its rows. The entry records up to which offset of
 each journal the table is filled. ``history`` finds the entries, ``decision`` compares a :class:`Batch` with
@@ -42,8 +42,8 @@ FENCE_MS = -1
 """Stored ``planned_ms`` of a fence: no batch has this time."""
 
 Moved = tuple[Mapping[str, int | list[int]] | str | None, ...]
-"""What moved, by source: the new end of each journal that moved, or the begin and end of a new journal; for a
-source of another kind, its new text."""
+"""What moved, by source: the new end of each journal that moved, or the ``begin`` and end of a new journal;
+for a source of another kind, its new text."""
 
 MAX_APP_ID_LENGTH = 512
 
@@ -298,7 +298,7 @@ class EntryDelta:
                 continue
             if not isinstance(end, JournalOffsets):
                 return None
-            # A journal that the parent does not have is stored with its begin; the others begin at the
+            # A journal that the parent does not have is stored with its ``begin``; the others begin at the
             # parent's end.
             new = {journal: at[0] for journal, at in moved.items() if isinstance(at, list)}
             until = {journal: at[1] if isinstance(at, list) else at for journal, at in moved.items()}
@@ -425,7 +425,7 @@ def _delta(value: dict[str, Any], app_id: str) -> EntryDelta:
 
 
 def _is_moved(value: object) -> bool:
-    """Say whether a value has the stored form of what moved in one source."""
+    """Return whether a value has the stored form of what moved in one source."""
     if not isinstance(value, dict):
         return value is None or isinstance(value, str)
     spans = [span if isinstance(span, list) else [0, span] for span in value.values()]
@@ -489,7 +489,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
 
 
 def _check_order(starts: Positions, begins: Positions, ends: Positions, app_id: str) -> None:
-    """Check that an entry has a start and a begin of each journal, which are not past its end."""
+    """Check that an entry has a ``start`` and a ``begin`` of each journal, which are not past its end."""
     # A journal without an end would look new, and all of its rows would be written again.
     for source in zip_longest(starts, begins, ends):
         start, begin, end = (
@@ -675,7 +675,7 @@ class Batch:
         return "read_committed" if self.starts else "read_uncommitted"
 
     def __post_init__(self) -> None:
-        """Complete ``begin``: a journal without a begin is being pinned and has no rows in this batch."""
+        """Complete ``begin``: a journal without a ``begin`` is being pinned and has no rows in this batch."""
         object.__setattr__(self, "fingerprints", self.fingerprints or _named_fingerprints(self.end))
         earlier = self.earlier_fingerprints or _named_fingerprints(self.begin)
         object.__setattr__(self, "earlier_fingerprints", earlier)

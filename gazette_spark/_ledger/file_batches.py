@@ -1,7 +1,7 @@
 """Commits batches to a table if tasks write their rows as files: one commit for files and ledger entry.
 
-The decisions do not depend on the table format. What depends on it is behind :class:`LedgerTable`, which
-reads the ledger and commits files and an entry as a compare-and-set. Delta and Iceberg tables implement it.
+The decisions do not depend on the table format. :class:`LedgerTable` has what depends on it: it reads the
+ledger and commits files and an entry as a compare-and-set. Delta and Iceberg tables implement it.
 
 The steps are those of :class:`~gazette_spark.sink.DeltaSink`, reduced to files: no rows are trimmed, counted
 or sent to dead letters.
@@ -37,7 +37,7 @@ class LedgerTable(Protocol):
 
     @property
     def shape(self) -> str:
-        """What files have to fit: identity, columns, partitions and location of the opened table."""
+        """Identity, columns, partitions and location of the opened table, which files have to fit."""
         ...
 
     def read_ledger(self, app_id: str) -> LedgerState:
@@ -109,7 +109,7 @@ class FileBatches:
         # cannot compare the newest entry with the last one that it saw, and it notices a second writer only
         # by its offsets (decision 0044).
         batch = QueryBatches(self.table.name, self.app_id).read(checkpoint, root, batch_id)
-        # Spark and this process may understand the same path as two places: if Spark's default file system is
+        # Spark and this process may resolve the same path to two places: if Spark's default file system is
         # HDFS, Spark looks there for a path without a scheme. Offsets of another checkpoint must never be
         # committed with these rows.
         if query_id not in (None, batch.query_id):
@@ -138,7 +138,7 @@ class FileBatches:
             Whether an entry was written. If not, the table already had the whole range.
 
         Raises:
-            OffsetError: ``begin`` and ``end`` name different journals, or an end is before its begin.
+            OffsetError: ``begin`` and ``end`` name different journals, or an end is before its start.
             SinkError: the range does not continue the table; nothing was written.
         """
         if begin.read_through.keys() != end.read_through.keys():
@@ -213,7 +213,7 @@ class FileBatches:
             # other columns.
             if written.files and written.shape != table.shape:
                 problem = (
-                    "it was created again, its columns changed, or its files got another place, while the "
+                    "it was created again, its columns changed, or its files got a new location, while the "
                     "batch was written. Nothing was committed. Start the query again"
                 )
                 raise TableRefusedError(table.name, problem)

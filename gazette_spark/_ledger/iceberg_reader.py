@@ -377,7 +377,7 @@ def is_visible(
     complete: bool,
     earlier: Callable[[], Iterable[EarlierMetadata]],
 ) -> bool:
-    """Say whether an entry's snapshot is the current one or an ancestor of it; see the module's docstring.
+    """Return whether an entry's snapshot is the current one or an ancestor of it; see the module's docstring.
 
     Args:
         entry: The entry.
@@ -488,7 +488,7 @@ def column_batches(table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBa
 
     scan = table.scan(selected_fields=tuple(columns))
     reader = ArrowScan(table.metadata, table.io, scan.projection(), scan.row_filter)
-    # The scan's own reader of batches reads all files at once, ahead of whoever takes the batches.
+    # The scan's own reader of batches reads all files at once, ahead of the caller that takes the batches.
     for task in scan.plan_files():
         yield from reader.to_record_batches([task])
 

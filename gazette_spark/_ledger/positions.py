@@ -1,4 +1,4 @@
-"""A query's position over time, from its table's history or its query checkpoint.
+"""Finds a query's position over time, from its table's history or its query checkpoint.
 
 A :class:`GroupCommit` is one step of a query: the position in a commit of its table, or in a batch of its
 query checkpoint. The functions here turn a table's history, or a query checkpoint's offset log, into such

@@ -29,7 +29,7 @@ class CheckpointFiles(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Say whether there is a file or directory."""
+        """Return whether there is a file or directory."""
         ...
 
 

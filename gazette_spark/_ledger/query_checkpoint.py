@@ -19,7 +19,7 @@ NO_OFFSET = "-"
 _FIELDS = {"format_version", "journals"}
 """Fields that identify a Gazette position, because no other source has both."""
 _BEGIN = '{"format_version":'
-"""Begin of a Gazette position. A shorter line may be one that was cut."""
+"""Beginning of a Gazette position. A shorter line may be one that was cut."""
 UNFINISHED = re.compile(r"\.{1,2}\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
 
 
@@ -39,7 +39,7 @@ def offsets_directory(root: str) -> str:
 
 
 def is_unfinished(name: str) -> bool:
-    """Say whether a file in ``offsets`` is one that Spark was still writing and had not renamed yet."""
+    """Return whether a file in ``offsets`` is one that Spark was still writing and had not renamed yet."""
     return UNFINISHED.fullmatch(name) is not None
 
 
@@ -126,7 +126,7 @@ def _parse_source(line: str, path: str) -> SourcePosition:
 
 
 def check_pinned(positions: Positions, path: str) -> None:
-    """Check that batch 0 reads nothing from any Gazette source, so that its begin equals its end.
+    """Check that batch 0 reads nothing from any Gazette source, so that its start equals its end.
 
     Raises:
         QueryCheckpointError: the batch reads from a position that is not recorded anywhere.

@@ -1,4 +1,4 @@
-"""The number of rows from each journal in a batch, and a digest of their bytes.
+"""Counts the rows from each journal in a batch, and digests their bytes.
 
 A digest is the root of a tree of SHA-256 hashes, so it does not depend on the order of the rows or on the
 tasks that hash them:

@@ -1,6 +1,6 @@
-"""The origin of a table's rows, and their end according to the rows, for tables whose ledger was cleaned up.
+"""Finds the origin of a table's rows, and their end by the rows alone, if the table's ledger was cleaned up.
 
-A row has the begin of its record (``_offset``, or ``offset`` of the format ``raw``), and its end if the table
+A row has the start of its record (``_offset``, or ``offset`` of the format ``raw``), and its end if the table
 has ``_end_offset``. Otherwise the last record of each journal is read again, and compared with its row if the
 table has the record's bytes.
 
@@ -244,8 +244,8 @@ def _record_end(
             end = offset + len(value)
             content = window(offset, end)
     else:
-        # The end of the first record, or a later boundary in an anchored framing. The scan of the range up to
-        # it then gives the first record exactly.
+        # This is the end of the first record, or a later boundary in an anchored framing. The scan of the
+        # range up to it then gives the first record exactly.
         until = next_record_end(window, offset, head, longest, journal=journal, framing=framing)
         if until is not None:
             piece = Piece(journal, offset, until, until, starts_on_record=True, framing=framing.name)

@@ -199,7 +199,7 @@ class _TableRows:
 
     def history(self) -> Sequence[HistoryRow]:
         """Return the table's commits up to the opened version, newest first."""
-        # Local files are read one by one, in time that does not matter. In an object store each is a request.
+        # Local files are read one by one, which takes little time. In an object store each file is a request.
         if local_path(self.location) is not None:
             return [row for row in DeltaLog(self.location).rows(None) if row.version <= self.version]
         if self.version > MAX_REQUESTS:
@@ -284,9 +284,9 @@ def _records(
     Args:
         options: Options of the source.
         plan: The ranges.
-        sides: What is read of them.
-        at_once: Several pieces are read concurrently, and kept whole. Otherwise a batch is in memory at a
-            time.
+        sides: Describes which columns are read.
+        at_once: Whether to read several pieces concurrently, and keep them whole. Otherwise only one batch is
+            in memory at a time.
     """
     schema = record_schema(values=sides.reads_values, places=sides.has_messages)
     reader = AuditReader(options, schema, "")

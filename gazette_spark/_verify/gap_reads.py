@@ -80,7 +80,7 @@ class _JumpingRead:
                 yield from reader
                 self.jumps += reader.jumps
             self.offset = end
-        # A gap that reaches the end of the read has no chunk behind it.
+        # A gap that reaches the end of the read has no chunk after it.
         self._jump(self._end_offset)
 
     def __enter__(self) -> Self:

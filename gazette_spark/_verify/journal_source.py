@@ -141,7 +141,7 @@ def _skipped(
     """Return the bytes that a read skips, and those that the ledger does not name."""
     stored = [(fragment.begin, fragment.end) for fragment in fragments]
     missing = skipped_spans(view.client, claim.journal, stored, claim.start, claim.end)
-    # What an entry names was skipped by the query, and is no loss to the table.
+    # The query skipped the bytes that an entry names, so the table has not lost them.
     lost = [part for gap in missing for part in outside(claim.gaps, *gap)]
     # Two of them may cut the same record, whose rows must not be counted twice.
     gone = joined(_with_cut_record(view, claim, framing, *span) for span in lost)

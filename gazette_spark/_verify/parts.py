@@ -28,10 +28,10 @@ RECORDS, ROWS, DEAD = range(3)
 """The sides of a comparison. Dead letters replace rows."""
 
 STRAY = -1
-"""Stands for the bin of rows whose journal and offset are in no range of the ledger."""
+"""Number of the bin of rows whose journal and offset are in no range of the ledger."""
 
 FOREIGN = -2
-"""Stands for the bin of rows without a journal."""
+"""Number of the bin of rows without a journal."""
 
 UPSERT = "the writer keeps one row of each key by upsert, so its rows are not the journal's records"
 SHARED = "several app ids or sources write this journal's records, and their rows cannot be distinguished"
@@ -48,7 +48,7 @@ WORDS = 4
 """Number of words of a row's digest."""
 
 MAX_BINS = 50_000
-"""Maximum number of bins in addition to one for each part: every executor holds the list."""
+"""Maximum number of bins in addition to one for each part: every executor has the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Bins:
     @classmethod
     def of(cls, parts: Sequence[Part], *, least: int = BIN_BYTES, most: int = MAX_BINS) -> Bins:
         """Cut parts into bins."""
-        # Every executor holds the list of bins, so a large table gets wider ones.
+        # Every executor has the list of bins, so a large table gets wider ones.
         width = max(least, sum(part.end - part.begin for part in parts) // most)
         edges = [
             # Bounds are multiples of the width, except at a part's ends. So a row's offset, divided by the
@@ -165,7 +165,7 @@ class Totals:
     """Number of rows that were committed in the bytes of a bin. For messages this differs from the number of
     rows with offsets in the bin, because a message begins before the bytes that commit it."""
     outside: Mapping[int, int] = field(default_factory=dict)
-    """Number of rows in no bin, by the negative number that stands for the reason."""
+    """Number of rows in no bin, by the negative number of the reason."""
 
     def __add__(self, other: Totals) -> Totals:
         """Return the sums of the rows of both, by the same bins."""

@@ -191,7 +191,7 @@ def check_contiguous(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool
 def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Difference | None:  # noqa: C901, PLR0912 - the rules, in order
     """Add an entry to the ranges of its journals, or return the first rule that it breaks.
 
-    ``lost``: entries before this one were cleaned up.
+    ``lost``: whether entries before this one were cleaned up.
     """
     version, entry = stored
     begins, ends, starts = _flat(entry.begin), _flat(entry.end), _flat(entry.start)
@@ -212,7 +212,7 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
             for other, covered in ranges.items()
             if other[1] == key[1] and (covered.end, covered.start) == (begins[key], starts.get(key))
         ]
-        # The order of a query's sources is not a promise: see decision 25.
+        # The order of a query's sources is not guaranteed: see decision 25.
         if former := next((other for other in same if other not in begins), None):
             ranges[key] = ranges.pop(former)
         elif same:
@@ -231,7 +231,7 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
             # After cleaned-up entries, or rows from before the ledger, a journal may begin past its start.
             if not (start <= begin if lost or entry.adopted else start == begin):
                 problem = f"its entry begins this journal at {begin} and records the start {start}"
-        # The rule that makes the ledger a proof: each byte is in exactly one commit.
+        # This rule makes the ledger a proof: each byte is in exactly one commit.
         elif begin != covered.end:
             distance = begin - covered.end
             wrong = f"{distance} bytes are missing" if distance > 0 else f"{-distance} bytes occur twice"

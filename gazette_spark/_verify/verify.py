@@ -173,7 +173,7 @@ def verify_table(
         engine = SparkEngine(spark, table, options, locations or {})
         return audit(engine, client, options, app_id=app_id, accepted=accepted)
     except PySparkException as error:
-        # One line, which is this package's error if the text contains one.
+        # Show one line: the error of this package if the text contains one.
         lines = str(error).splitlines()
         ours = [line for line in lines if line.startswith("gazette_spark.errors.")]
         text = ours[-1].partition(": ")[2] if ours else lines[0] if lines else type(error).__name__
@@ -193,7 +193,7 @@ def audit(
     if not history:
         raise InputError(NO_TABLE.format(engine.table))
     report = Report(engine.table, history[0].version)
-    # The only independent witness of a commit's number of rows: Delta counts them while it writes.
+    # Only these numbers do not depend on the entries: Delta counts rows while it writes them.
     report.appended = {
         row.version: rows
         for row in history
@@ -353,13 +353,13 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
         report.ranges.append(replace(same, begin=ranges[0].begin, end=ranges[-1].end))
     missing = [part for part in report.ranges if part.depth not in PROOFS]
     report.unproven += sorted({part.reason for part in missing if part.reason and not part.accepted})
-    # Without this, a table of which every range was accepted unseen would count as verified.
+    # Without this, a table whose ranges were all accepted without a comparison would count as verified.
     if missing == report.ranges and report.ranges and not report.unproven:
         report.unproven.append("nothing was compared")
 
 
 def _wrong_count(report: Report, parts: Sequence[Part], records: Positions) -> Difference | None:
-    """Return the first commit that wrote more or fewer rows than its bytes hold records."""
+    """Return the first commit that wrote more or fewer rows than its bytes have records."""
     if any(tiling.foreign for tiling in report.tilings):
         return None
     expected: dict[int, int] = {}
@@ -389,8 +389,8 @@ def _first_difference(part: Part, near: Comparison, read: PlannedRange) -> Diffe
     at = place if claim.committed else part.begin if offset is None else offset
     version = claim.table_version if at is None else claim.version_at(at)
     if claim.committed:
-        # Which messages are committed depends on the bytes before them. After a hole, a difference may be one
-        # of the audit's own making, and the report says so.
+        # Which messages are committed depends on the bytes before them. After a hole, the audit itself may
+        # cause a difference, and the report says so.
         problem += "".join(BEHIND_GONE.format(end) for _, end in read.gone)
     if offset is None:
         return Difference(problem, version, claim.journal, part.begin, part.end)
@@ -441,8 +441,8 @@ def _compare_entries(
         number = ROWS if by_rows else RECORDS
         count = sum(counts[number][index] for index in indexes)
         spans.append((Part(claim, span.begin, span.end, span), number, count))
-        # Lost bytes are vouched for by the entry of their commit. Of messages, any commit of the journal may
-        # have had some, so all of them must match, without a gap between their bytes.
+        # The entry of a commit proves the rows of its lost bytes. Any commit of the journal may have had
+        # messages there, so for messages all of them must match, without a gap between their bytes.
         witnesses = claim.spans if claim.committed else (span,)
         if all(witness.rows is not None for witness in witnesses) and (
             not claim.committed

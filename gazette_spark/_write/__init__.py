@@ -1,1 +1,1 @@
-"""Rows to appends: the columns that matter, the journal of a row, the work of a task."""
+"""Converts rows to appends: finds the columns and each row's journal, and does the work of a task."""

@@ -1,4 +1,4 @@
-"""Finds the columns of a DataFrame that give values and journals, by name and type alone.
+"""Finds the columns of a DataFrame that contain values and journals, by name and type alone.
 
 The columns are those of Spark's Kafka sink, by Gazette's names. ``value`` is the record; ``journal`` (Kafka's
 ``topic``) or ``key`` gives the journal. Other columns are ignored. Kafka stores keys, but journals have no
@@ -27,7 +27,7 @@ class WriteColumns:
 
 
 def write_columns(columns: Sequence[tuple[str, str]], options: WriteOptions) -> WriteColumns:
-    """Find the columns that matter.
+    """Find the columns of values, and of journals or keys.
 
     Args:
         columns: Name and Spark type of each column. Names are case-insensitive, as in Spark.

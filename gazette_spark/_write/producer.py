@@ -97,8 +97,8 @@ class TaskProducer:
         if not len(binary):
             return binary
         locator = locator_for(CONTENT_TYPES[framing], self._path)
-        # Every row has a clock of its own, above all earlier ones of this producer: readers take an equal or
-        # smaller clock for a copy.
+        # Every row has a separate clock, above all earlier ones of this producer: to readers, a row with an
+        # equal or smaller clock is a copy.
         first = self._clock.ticked()
         uuids = stamp(self._producer, first, len(binary), CONTINUE_TXN)
         self._clock = Clock(int(uuids.clocks[-1]))
@@ -109,13 +109,13 @@ class TaskProducer:
 
     def intents(self) -> tuple[TaskIntent, ...]:
         """Return the intents of all rows that were stamped so far, one for each journal."""
-        # Above the clocks of all rows, so that the acknowledgement commits all of them.
+        # Use a clock above those of all rows, so that the acknowledgement commits all of them.
         self._clock = self._clock.ticked()
         return tuple(
             TaskIntent(
                 journal,
                 self._acknowledgement(touched, self._clock),
-                # Readers take this clock for the last one before the first row, so they discard the rows.
+                # To readers, this clock is the last one before the first row, so they discard the rows.
                 self._acknowledgement(touched, Clock(touched.first - 1)),
             )
             for journal, touched in self._touched.items()
@@ -153,7 +153,7 @@ def with_uuids(
             return RowRefusal(
                 int(index),
                 f"it has no place for a UUID: {error}",
-                "Leave the place of option uuidPath empty or out; exactly_once keeps the row's UUID there",
+                "Leave the place of option uuidPath empty or omit it; exactly_once puts the row's UUID there",
             )
     parts, indices = [binary_array(one_by_one)], [odd]
     for rows, make in ((np.flatnonzero(plain), _spliced), (np.flatnonzero(stamped), _replaced)):
@@ -199,7 +199,7 @@ def _begin_with(values: pa.BinaryArray, first: bytes) -> Rows:
 def _contain(values: pa.BinaryArray, word: bytes, pattern: str | None = None) -> Rows:
     """Return a mask of values that have a word or, with a pattern, match it. A match always has the word."""
     bounds = value_bounds(values)
-    # Much faster than Arrow's search, and usually sufficient.
+    # This is much faster than Arrow's search, and usually sufficient.
     if value_octets(values)[bounds[0] : bounds[-1]].tobytes().find(word) < 0:
         return np.zeros(len(values), np.bool_)
     if pattern is not None:

@@ -39,7 +39,7 @@ def shares_by_name(journals: pa.Array) -> list[Share] | RowRefusal:
     if not len(journals):
         return []
     encoded = journals.dictionary_encode()
-    # A text of Spark may have bytes that are not UTF-8. No journal has such a name, so it is refused later,
+    # Spark's strings may have bytes that are not UTF-8. No journal has such a name, so it is refused later,
     # in an error that names the row.
     names = valid_texts(encoded.dictionary).to_pylist()
     picks = np.frombuffer(encoded.indices.buffers()[1], np.int32)[: len(journals)].astype(np.int64)
@@ -63,7 +63,8 @@ class KeyMapping:
 
     def shares(self, keys: pa.Array, rng: np.random.Generator) -> list[Share]:
         """Distribute rows by a binary or string column, and rows without a key at random, as Kafka does."""
-        # The hash of Gazette's own clients, so that programs in Go and Spark put a key into the same journal.
+        # Use the hash of Gazette's own clients, so that programs in Go and Spark put a key into the same
+        # journal.
         hashes = fnv1a32_each(value_octets(keys), value_bounds(keys))
         if self.weights is None:
             picks = modulo_picks(hashes, len(self.journals))

@@ -1,4 +1,4 @@
-"""Spark's writers of the data source ``gazette``: rows as records of journals, batch and stream.
+"""Spark's writers of the data source ``gazette``, which write rows as records of journals.
 
 This file only translates. Spark creates a writer in a Python process on the driver before anything is
 written. The constructor checks schema and options, and looks up the journals that they name. Spark then sends
@@ -104,8 +104,8 @@ class _Writer:
         job = TaskJob()
         if context:
             job = TaskJob(*(context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID)))
-        # A new producer for each attempt. Two attempts of a task, such as a speculative copy, would otherwise
-        # share clocks, and readers would drop rows of both as copies: see decision 29.
+        # Use a new producer for each attempt. Two attempts of a task, such as a speculative copy, would
+        # otherwise share clocks, and readers would drop rows of both as copies: see decision 29.
         producer = None
         if self._options.exactly_once:
             producer = TaskProducer(self._options.uuid_path, time.time_ns())
@@ -114,7 +114,7 @@ class _Writer:
             service = open_service(client, self._options)
             try:
                 for record_batch in iterator:
-                    if task is None:  # A task without rows connects to nothing.
+                    if task is None:  # A task without rows needs no connection.
                         targets = Targets(client, self._options)
                         rng = np.random.default_rng()
                         task = TaskWriter(
@@ -223,7 +223,7 @@ class StreamWriter(_Writer, ArrowStreamWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
         """Commit exactly-once rows, and log the written bytes."""
         if None in messages:
-            # Spark 4.2 takes a continuous trigger, runs no writer in its tasks, and drops their rows.
+            # Spark 4.2 accepts a continuous trigger, runs no writer in its tasks, and drops their rows.
             got = "continuous, under which Spark passes a Python writer no rows"
             raise OptionError("trigger", got, "processingTime or availableNow")
         if self._options.exactly_once:
@@ -271,7 +271,7 @@ def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.Recor
 
 
 def open_client(options: WriteOptions) -> Client:
-    """Return a client as the options say. The caller closes it."""
+    """Return a client with the options. The caller closes it."""
     return Client(
         options.broker_address,
         timeout_s=options.request_timeout_ms / 1000,

@@ -1,4 +1,4 @@
-"""The work of one task: rows to bytes, bytes to appends, and waiting until they are done.
+"""Does the work of one task: converts rows to bytes, appends them, and waits until the appends are done.
 
 A record batch is checked completely before any of its rows is appended. Each append has whole records, so the
 records of other writers never split one. The appends of a task to a journal keep their order. The queue of
@@ -163,8 +163,8 @@ class TaskWriter:
             GazetteError: an append of this or an earlier record batch failed.
         """
         values = record_batch.column(self._columns.value)
-        # First all checks, then all appends: a row that is refused must not leave its neighbours behind,
-        # because the task's retry would append those again.
+        # Make all checks before all appends. If a row is refused, no other row may have been appended,
+        # because the task's retry would append it again.
         self._accepted(check_values(values, self._options.max_record_bytes))
         shares = self._shares(record_batch)
         made = [(share, list(self._encoded(values, share))) for share in shares]
@@ -193,14 +193,14 @@ class TaskWriter:
     def _append(self, journal: str, piece: bytes) -> None:
         if not piece:  # An empty value under framing none.
             return
-        # Back-pressure: Spark's task reads rows only as fast as brokers take their bytes.
+        # Back-pressure: Spark's task reads rows only as fast as brokers accept their bytes.
         while self._pending and self._pending_bytes + len(piece) > PENDING_BYTES:
             oldest, size = self._pending.popleft()
             oldest.result()
             self._pending_bytes -= size
         appended = self._service.append(journal, piece)
-        # An append fails at once if an earlier one of its journal has failed. Finding out here stops the task
-        # early.
+        # An append fails immediately if an earlier one of its journal has failed. Checking this here stops
+        # the task early.
         if appended.done():
             appended.result()  # Raises if this append or an earlier one has failed.
         self._pending.append((appended, len(piece)))

@@ -1,7 +1,7 @@
 """Commits a batch in its transaction journal: does what :mod:`gazette_spark._write.transactions` decides.
 
-The journal has one record per line. The newest one is searched backwards from the write head. So a commit
-costs the same regardless of the journal's length, and older fragments may be deleted.
+The journal has one record per line. The newest one is found by searching backwards from the write head. So a
+commit costs the same regardless of the journal's length, and older fragments may be deleted.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def read_state(client: Client, journal: str) -> JournalState:
     Raises:
         TransactionError: its end is not a record.
     """
-    # A barrier: what is under way is in the journal, or will not be.
+    # This append is a barrier: an append that was sent before it is in the journal now, or never will be.
     barrier = client.append(journal, b"")
     registers = {label.name: label.value for label in barrier.registers.labels}
     return JournalState(barrier.end, registers, _newest_record(client, journal, barrier.end))
@@ -166,8 +166,8 @@ def _newest_record(client: Client, journal: str, head: int) -> TransactionRecord
             return TransactionRecord.from_json(newest, journal)
         if begin == first:
             return None
-        # A record with the intents of thousands of journals is longer than the tail. Few, growing reads find
-        # its begin.
+        # A record with the intents of thousands of journals is longer than the tail. A few growing reads find
+        # its start.
         size *= 8
     return None
 

@@ -175,7 +175,7 @@ ANOTHER_JOURNAL = "Name another transactionJournal"
 """Advice for a query that cannot use a journal."""
 OLD_CHECKPOINT = (
     "Start the query from its newest checkpoint; with an older one, rows would be written again: name a new "
-    "transactionJournal if that is meant"
+    "transactionJournal if you want that"
 )
 """Advice for a query that goes back."""
 
@@ -204,12 +204,12 @@ def decide(  # noqa: C901, PLR0911 - one decision table
     if newest.query != attempt.query:
         both_writes = attempt.batch is None and newest.batch is None
         if both_writes and attempt.query in newest.earlier:
-            # A late repetition. The recorded intents were appended before the next record was.
+            # This is a late repetition. The recorded intents were appended before the next record was.
             return TransactionPlan(rolls_back=True)
         if both_writes or is_allowed_first:
             return _append(attempt, newest)
         kind = "a batch write, transaction" if newest.batch is None else "query"
-        advice = f"{ANOTHER_JOURNAL}: each query has one to itself"
+        advice = f"{ANOTHER_JOURNAL}: each query needs a separate one"
         if attempt.batch is not None:
             advice += f". To continue in this one for good, set transactionFirstBatch={attempt.batch}"
         return TransactionRefusal(f"it belongs to {kind} {newest.query}, not to {attempt.query}", advice)
@@ -226,7 +226,7 @@ def decide(  # noqa: C901, PLR0911 - one decision table
             f"run {attempt.author} of query {attempt.query} was replaced by run {newest.author}, which has "
             f"committed batch {newest.batch}"
         )
-        return TransactionRefusal(problem, "Stop this run: the other one has gone on from its checkpoint")
+        return TransactionRefusal(problem, "Stop this run: the other one has continued from its checkpoint")
     if attempt.batch < newest.batch:
         problem = (
             f"batch {attempt.batch} of query {attempt.query} comes after batch {newest.batch} was committed"
@@ -300,5 +300,5 @@ def _lost(attempt: Attempt, problem: str) -> TransactionRefusal:
     return TransactionRefusal(
         f"{problem}, and batch {attempt.batch} of query {attempt.query} is to follow batch {before}",
         f"If batch {before} was committed elsewhere, or was written at least once, set "
-        f"transactionFirstBatch={attempt.batch}; if its record was lost, rows may be missing or there twice",
+        f"transactionFirstBatch={attempt.batch}; if its record was lost, rows may be missing or be doubled",
     )

@@ -775,7 +775,7 @@ def test_files_stay_where_tasks_wrote_them(stream: IcebergStream, tmp_path: Path
     files = stream.files(rows("a", 10, 12))
     with stream.load().transaction() as transaction:
         transaction.set_properties({"write.data.path": f"file://{tmp_path}/elsewhere"})
-    with pytest.raises(TableRefusedError, match=r"its files got another place, .* Start the query again"):
+    with pytest.raises(TableRefusedError, match=r"its files got a new location, .* Start the query again"):
         stream.run(2, 10, 12, write=lambda: files)
     stream.other(seen=None).run(2, 10, 12)
     assert stream.contents() == {"a": [*range(5, 12)]}
