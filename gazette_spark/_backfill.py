@@ -147,7 +147,7 @@ def backfill(
             starts = planner.continued_starts(begin, entry.starts if entry else {})
         done, whole = 0, Backfilled(begin, end, written=False).size_bytes
         for low, reached in steps(planner, begin, end, bytes_per_commit):
-            # The starts tell the sink that the rows are committed messages.
+            # The starts show the sink that the rows are committed messages.
             high = replace(reached, starts={name: starts[name] for name in reached.read_through if starts})
             # The query reads exactly this range of these journals. Bytes that are appended and journals that
             # are created in the meantime belong to a later batch. A task that Spark runs again returns the

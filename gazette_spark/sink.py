@@ -388,7 +388,7 @@ class DeltaSink:
         """Return the table's position after each commit, oldest first, as far as the history goes back.
 
         Commits without a position of this app id are left out. A RESTORE to a version is included, because it
-        takes the position back.
+        moves the position back.
         """
         return table_commits(self._target.history(session_or_active(spark), None), self.app_id)
 
@@ -469,7 +469,7 @@ class DeltaSink:
             The entry. Another call with the same offsets changes nothing.
 
         Raises:
-            OptionError: ``recreated`` comes without ``options``.
+            OptionError: ``recreated`` is set without ``options``.
             TableRefusedError: the table has a ledger, or rows past the offsets; or, with ``recreated``, a
                 journal is not in the ledger or still has the bytes of the table's rows.
         """
@@ -555,7 +555,7 @@ class DeltaSink:
         spark, name = df.sparkSession, self._target.name
         if self._upsert is not None:
             # The entry records the mode, because a single later batch that is appended instead of merged
-            # would permanently give keys a second row (decision 0014).
+            # would permanently create a second row for keys (decision 0014).
             batch = replace(batch, mode="upsert")
         about = f"app_id={self.app_id} batch_id={batch.batch_id}"
         conflict: Exception | None = None
@@ -624,7 +624,7 @@ class DeltaSink:
                 # contains none of the batch's rows.
                 if self._audit and split.completes_batch:
                     entry = replace(entry, audit=audit_rows(split.rows, entry.read_through))
-                # A crash from here on leaves files without a commit, or a commit that Spark does not know of.
+                # A crash from here on leaves files without a commit, or a commit that Spark has not recorded.
                 # In both cases Spark runs the batch again, and the table decides.
                 failpoint("sink.before_write")
                 result = self._writer.commit(split.rows, entry, before, batch)

@@ -6,7 +6,7 @@ This file translates Spark's calls and decides nothing. An instance lives in the
   keeps one reader in a separate Python process for as long as the query runs. The reader asks a
   :class:`~gazette_spark._planning.plan.Planner` for positions and for the pieces of each batch. The
   planner and its client are created by the first such call and exist only in that process.
-- On executors, ``read`` runs in other processes. Its reader was pickled before the planner existed and holds
+- On executors, ``read`` runs in other processes. Its reader was pickled before the planner existed and has
   only the options, the schema and the content of the file ``descriptorFile``. Everything about the batch
   comes with the :class:`PiecePartition`: the range, the journal's framing, the token and certificates that
   the driver's files held when the batch was planned, and the credentials that an Iceberg catalog gave out for
@@ -221,7 +221,7 @@ class BatchReader(_Reader, DataSourceReader):
 
 @hide_internal_frames
 class BaseStreamReader(_Reader, DataSourceStreamReader):
-    """Follows journals. The module's docstring says which process holds which state."""
+    """Follows journals. The module's docstring says which process has which state."""
 
     def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
         super().__init__(options, schema, files)
@@ -232,7 +232,8 @@ class BaseStreamReader(_Reader, DataSourceStreamReader):
         """Cut the batch ``[start, end)``."""
         failpoint("source.partitions")
         reached = JournalOffsets.from_dict(end)
-        # This batch only records the query's start. It reads nothing, whatever start Spark passes.
+        # This batch only records the query's start. It reads nothing, regardless of the start that Spark
+        # passes.
         if reached.position == "pinned":
             return []
         position = JournalOffsets.from_dict(start)

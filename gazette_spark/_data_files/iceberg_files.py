@@ -89,7 +89,7 @@ def _unsupported(
 def iceberg_partitioned(
     table: str, layout: IcebergLayout, rows: pa.RecordBatch
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """Yield rows by the values of their partitions. A value is given as Iceberg's bytes in base64.
+    """Yield rows by the values of their partitions. A value has the form of Iceberg's bytes in base64.
 
     A column that the rows lack is null in all of them, like any other column of the table.
 

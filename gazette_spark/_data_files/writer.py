@@ -238,7 +238,8 @@ class _TaskFiles:
             self._finish(key)
 
     def _finish(self, key: tuple[str | None, ...]) -> None:
-        # Report the file only now that it is complete, because the driver commits whatever a task reports.
+        # Report the file only now that it is complete, because the driver commits everything that a task
+        # reports.
         row = self._files[key].close(self._target.indexed_leaves)
         del self._files[key]
         self.written_files.append(

@@ -71,7 +71,7 @@ def adopt(
     if state.entry is not None:
         return same_beginning(state.entry, state, offsets, target.name)
     # The rows are checked before the first attempt, because the query that continues at the offsets would
-    # write rows past them a second time.
+    # write rows past them again.
     rows = target.rows(spark)
     _check_rows(rows, offsets, isolation_of(offsets), target.name)
     # Delta skips a number that it remembers without an error, so only the ledger shows whether a number was
@@ -342,7 +342,7 @@ def same_beginning(entry: LedgerEntry, state: LedgerState, offsets: JournalOffse
 
 
 def _check_rows(rows: DataFrame, offsets: JournalOffsets, isolation: Isolation, name: str) -> None:
-    """Refuse offsets if the table has rows past them, which would be written a second time."""
+    """Refuse offsets if the table has rows past them, which would be written again."""
     check_begins(rows.schema, isolation, name)
     if (columns := range_origin(rows.schema, isolation)) is None:
         return

@@ -19,7 +19,7 @@ def audit_rows(df: DataFrame, journals: Collection[str]) -> tuple[AuditedRows, .
     Args:
         df: The batch.
         journals: Journals that the batch reads. Rows with any other name are counted as rows of no journal,
-            so that an entry stays small whatever a query puts into its columns.
+            so that an entry stays small regardless of what a query puts into its columns.
     """
     columns = origin_columns(df.schema)
     journal = F.lit(None).cast("string") if columns is None else F.col(columns[0])
@@ -52,7 +52,7 @@ def digests(rows: DataFrame) -> DataFrame:
     hashed = F.sha2(row_text(), 256).alias("digest")
     leaf = F.expr(f"`offset` div {LEAF_BYTES}").alias("at")
     leaves = _joined(rows.select("group", leaf, hashed, F.lit(1).cast("bigint").alias("rows")), "group", "at")
-    # Only one hash for each MiB is left. A single task processes these faster than a shuffle for each of the
+    # Only one hash for each MiB remains. A single task processes these faster than a shuffle for each of the
     # two levels.
     node = F.expr(f"at div {NODE_BYTES // LEAF_BYTES}").alias("at")
     nodes = _joined(leaves.repartition(1).select("group", node, "digest", "rows"), "group", "at")

@@ -186,7 +186,7 @@ class DeadLetterTable:
                 misfits = misfits.join(present, place == present[PLACE], "left_anti")
             # From here on, the two tables are out of step until the main table's commit. After a crash in
             # between, the next run sees that the dead letters are ahead of the main table. It commits a
-            # fence, finds the dead letters by journal and offset, and goes on.
+            # fence, finds the dead letters by journal and offset, and continues.
             after = commit_letters(
                 self._target, misfits, dead, step.entry, step.batch, add_columns=split.is_committed
             )

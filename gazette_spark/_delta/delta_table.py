@@ -37,7 +37,7 @@ APP_ID_PREFIX = "gazette_spark/"
 
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 
-OCCUPIED = "the directory holds files but no Delta table; use an empty one"
+OCCUPIED = "the directory has files but no Delta table; use an empty one"
 """Reason why no table is created in a directory."""
 
 DICTIONARY_KEY = "parquet.enable.dictionary#value"
@@ -96,7 +96,7 @@ class TableSnapshot:
     """The columns; None if there is no table, or the writer does not compare columns."""
     detail: TableDetail | None = None
     """The table's detail; None if there is no table or if the detail was not needed yet: on a large table it
-    takes a job."""
+    needs a job."""
 
     @property
     def exists(self) -> bool:
@@ -248,7 +248,7 @@ class DeltaTable:
         ledger = self.ledger(spark, app_id, since.ledger)
         table = TableSnapshot(ledger, since.letters)
         # Each change of a column is a commit, so columns and detail are valid as long as the version is the
-        # same. Each of them takes a job on a large table. A table that was created again may have the same
+        # same. Each of them needs a job on a large table. A table that was created again may have the same
         # version, but not the same newest entry.
         if (ledger.table_version, table.attempt) == (since.ledger.table_version, since.attempt):
             table = replace(table, schema=since.schema, detail=since.detail)
@@ -323,7 +323,7 @@ class DeltaTable:
     def _commits_since(self, spark: SparkSession, since: LedgerState) -> list[HistoryRow] | None:
         """Return the commits after a state, oldest first, or None if a search is needed.
 
-        ``DESCRIBE HISTORY`` lists the log's directory twice and takes a job, and each commit would need it
+        ``DESCRIBE HISTORY`` lists the log's directory twice and needs a job, and each commit would need it
         twice. The commits after a given version are in files whose names are known.
 
         A name in a catalog can be given to another table, so the catalog is asked each time, which takes a
@@ -400,7 +400,7 @@ class DeltaTable:
         """
         options = _commit_options(entry)
         # The option is set only if the comparison has found columns to add. Otherwise mergeSchema would add
-        # whatever columns a batch has (decision 0015).
+        # all columns that a batch has (decision 0015).
         if add_columns:
             options["mergeSchema"] = "true"
         # Delta runs the rows here. Before that it looks up the transaction number, and if it has seen the

@@ -57,7 +57,7 @@ def refusal(
     # The feature alone requires nothing. With the mode, columns have other names in files than in the table.
     if configuration.get("delta.columnMapping.mode") not in (None, "none"):
         return "it maps columns (delta.columnMapping.mode)"
-    # The same holds for CHECK constraints: a writer evaluates them, and there is none here.
+    # The same applies to CHECK constraints: a writer has to evaluate them, but no writer sees these rows.
     if checks := [name for name in configuration if name.startswith("delta.constraints.")]:
         return f"it has the constraint {checks[0].removeprefix('delta.constraints.')}"
     return _column_refusal(columns, top=True)
@@ -230,7 +230,7 @@ class FileCommits:
         if file_rows is None:
             return self.commit_files([], entry)
         # Running the DataFrame runs the tasks, which write the files. If a batch is decided again after a
-        # conflict, the same files are committed: they contain its rows, whatever the table's version is.
+        # conflict, the same files are committed: they contain its rows, regardless of the table's version.
         if self._collected is None or self._collected[0] is not file_rows:
             self._collected = file_rows, file_rows.collect()
         return self.commit_files(self._collected[1], entry)

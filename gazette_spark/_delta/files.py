@@ -269,7 +269,6 @@ def is_classic(spark: SparkSession) -> bool:
 
 
 def _jvm(spark: SparkSession) -> Any:  # noqa: ANN401 - Java's packages
-    """Return the JVM of a classic session."""
     jvm = spark._jvm
     assert jvm is not None
     return jvm

@@ -85,7 +85,7 @@ def trim(df: DataFrame, ranges: Sequence[NewRange], batch: Batch) -> DataFrame:
 def rows_in_ranges(
     df: DataFrame, ranges: Sequence[NewRange], columns: tuple[str, str], *, doing: str = "trim"
 ) -> DataFrame:
-    """Return the rows in the given ranges. Running it fails at a row outside the batch's offsets.
+    """Return the rows in some ranges. Running it fails at a row outside the batch's offsets.
 
     ``doing`` names the impossible operation in the error's text.
     """

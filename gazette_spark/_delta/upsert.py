@@ -100,7 +100,7 @@ class Upsert:
 
 
 class RepeatableUpsert(Upsert):
-    """An upsert of batches that return the same rows in each run: one row for each key, made of texts.
+    """An upsert by keys of texts, of batches that return one row for each key, and the same rows in each run.
 
     The rows of such a batch can be examined before they are written. A stream's batch may depend on the time
     or on chance, so its keys are known only once they are in the table.
@@ -115,7 +115,7 @@ LISTED_KEYS = 1000
 
 LISTS = 10
 """Maximum number of lists for the values of a column. Delta compares the least and greatest value of a list
-with those of a file, so several lists of values that are close together leave out more files than one."""
+with those of a file, so several lists of values that are close together exclude more files than one."""
 
 COMPARED_VALUES = 16
 """Maximum number of values without a list. Each is compared with a file, and with each row that is read."""

@@ -95,7 +95,7 @@ class CsvFraming:
             return None if unproved else window.rfind(b"\n") + 1 or None
         last_ends = set()
         quote = self.quote.encode()
-        # Prefixes that put the window into each of the four states.
+        # These prefixes put the window into each of the four states.
         for lead in (b"", b"x", quote, quote * 2):
             ends = self._ends(lead + window) - len(lead)
             # A reading with a record that is too long need not be considered: if it were the true one, the

@@ -97,7 +97,7 @@ _SPARK_WORDS = r"^([+-]?(NaN|Infinity)|-?Inf)$"
 """Words that are numbers to Spark; Arrow reads them in any case."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-# Possessive, because backtracking takes quadratic time, which is minutes for a cell of 30 KB.
+# It is possessive, because backtracking takes quadratic time, which is minutes for a cell of 30 KB.
 _FLOAT = re.compile(r"([+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)[fFdD]?")
 
 
@@ -121,7 +121,7 @@ class CsvFormat(RowFormat):
 class CsvParser(FallbackParser):
     """Parses blocks of CSV records. For one thread.
 
-    ``fast=False`` leaves out the block parser: for tests and for measuring.
+    ``fast=False`` disables the block parser, for tests and for measuring.
     """
 
     def __init__(self, row_format: CsvFormat, *, header: bool = False, fast: bool = True) -> None:
@@ -184,7 +184,8 @@ class CsvRecordParser:
             if text == self._style.null_value or (not cell and not quoted):
                 continue
             column, invalid = converted(pa.array([text], pa.string()), field.type, self._style)
-            # An Arrow scalar: Python has no type wide enough for some values, such as the year 0.
+            # Keep an Arrow scalar, because Python has no type wide enough for some values, such as the year
+            # 0.
             values[field.name] = column[0]
             problems += [f"field {field.name} does not fit {field.type}" for _ in invalid]
         return ParsedRecord(values, problems[0] if problems else None)

@@ -152,7 +152,8 @@ class FixedFraming:
 
     def encode(self, values: pa.BinaryArray) -> bytes:
         """Return values with a header before each. A frame can contain any value."""
-        # Imported here because readers do not need it, and it takes a worker longer than this package.
+        # Imported here because readers do not need it, and importing it takes longer than importing this
+        # package.
         import pyarrow.compute as pc
 
         count = len(values)

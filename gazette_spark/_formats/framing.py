@@ -1,8 +1,8 @@
 """The interface of record framings, and the block of whole records that scans return.
 
 A framing finds where records begin and end in a journal's bytes, and writes values as such records. Only
-framings know about newlines: everything else that reads journals (the planner's search for the last whole
-record, the scan of a piece, the column builders) asks a :class:`RecordFraming`.
+framings handle newlines. All other code that reads journals (the planner's search for the last whole record,
+the scan of a piece, the column builders) calls a :class:`RecordFraming`.
 
 In some framings a record end can be recognised locally: a newline always ends a record. In ``anchored``
 framings, bytes can only be understood from the start of a record on: a newline may be inside quotes, and four

@@ -249,8 +249,8 @@ class JsonBlockParser:
         self._storage = pa.schema(
             [field.with_type(kind) for field, kind in zip(fields, kinds, strict=True)] if self.usable else []
         )
-        # Slightly more than the type's maximum: up to that 128 bits do not overflow, and validation sees the
-        # rest.
+        # This is slightly more than the type's maximum. Up to it, 128 bits do not overflow, and validation
+        # detects the rest.
         self._magnitudes = {
             field.name: 10.0 ** (field.type.precision - field.type.scale) * 1.001
             for field in fields
@@ -272,7 +272,7 @@ class JsonBlockParser:
             # Read the block a second time, only for decimals: as doubles, they must not be too large for
             # their columns. See the module's docstring.
             if self._magnitudes:
-                # Imported only for decimals, because it takes a worker longer than this package.
+                # Imported only for decimals, because a worker takes longer to import it than this package.
                 import pyarrow.compute as pc
 
                 doubles = _read(block, pa.schema([(name, pa.float64()) for name in self._magnitudes]))
@@ -331,7 +331,8 @@ def _read(block: Block, storage: pa.Schema, *, extra_fields: bool = True) -> pa.
 
     return pj.read_json(
         pa.BufferReader(block.data),
-        # One chunk, so that no record is divided between two, and no threads: Spark gives a task one core.
+        # Use one chunk, so that no record is divided between two, and no threads: Spark gives a task one
+        # core.
         read_options=pj.ReadOptions(use_threads=False, block_size=len(block.data) + 1),
         parse_options=pj.ParseOptions(
             explicit_schema=storage, unexpected_field_behavior="ignore" if extra_fields else "error"
@@ -382,7 +383,7 @@ def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
         if not (before.any() or after.any()):
             break
         first, last = first + (before & (first < last)), last - (after & (first < last))
-    # The two conditions under which a row can only come from its own record: see the module's docstring.
+    # Under these two conditions, a row can only come from its own record: see the module's docstring.
     odd = (octets[first] != ord("{")) | (octets[last] != ord("}"))
     # A record that nests too deep has two brackets for each level. Bytes that are not ASCII do not matter.
     for index in np.flatnonzero(block.ends - block.starts > 2 * MAX_DEPTH).tolist():

@@ -90,7 +90,7 @@ class RecordDecoder:
             return self._object_of(strict), strict
 
     def _object_of(self, text: str) -> dict[str, Any]:
-        # Checked before the scanner runs, because recursion without a limit would end the process.
+        # Check this before the scanner runs, because recursion without a limit would end the process.
         if is_nested_deeper(text, MAX_DEPTH):
             raise ValueError(f"not a JSON object: nested more than {MAX_DEPTH} levels deep")
         decoder = self._escaped if "\\u" in text else self._plain

@@ -59,10 +59,10 @@ _NON_FINITE = {
 """Strings that Spark reads as floating-point numbers."""
 
 _ABSENT = object()
-"""Stands for a missing field of an object, if null is a value."""
+"""Represents a missing field of an object, if null is a value."""
 
 _NO_OBJECT: dict[str, Any] = {}
-"""Stands for a missing object: none of its fields has a value."""
+"""Represents a missing object: none of its fields has a value."""
 
 
 class JsonReferenceParser:
@@ -106,7 +106,7 @@ class JsonReferenceParser:
         if self._rescue:
             for index, members in enumerate(objects):
                 names = misfits.get(index, set())
-                # Texts cost a second scan, so they are taken only from records that have something to rescue.
+                # Texts cost a second scan, so only records that have something to rescue are scanned.
                 if names or not self._names.issuperset(members):
                     rescued[index] = {
                         name: text

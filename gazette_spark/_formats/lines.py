@@ -46,7 +46,7 @@ def spans(ends: Positions) -> tuple[Positions, Positions]:
 
 def with_newlines(values: pa.BinaryArray) -> tuple[bytes, Positions]:
     """Return values with a newline after each, and the position of each such newline."""
-    # Imported here because readers do not need it, and it takes a worker longer than this package.
+    # Imported here because readers do not need it, and importing it takes longer than importing this package.
     import pyarrow.compute as pc
 
     data = value_bytes(pc.binary_join_element_wise(values, binary_scalar(b"\n"), binary_scalar(b"")))

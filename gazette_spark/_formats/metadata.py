@@ -108,7 +108,7 @@ def metadata_column(block: Block, field: pa.Field, labels: Labels) -> pa.Array:
     values = ORIGIN_COLUMNS[field.name].values
     if values is not None:
         return values(block)
-    # One row that is taken many times: building a map for each record would cost more than parsing it.
+    # Make one row and repeat it, because building a map for each record would cost more than parsing it.
     row = labels_array(field.type, labels, block.journal)
     return row.take(int64_array(np.zeros(len(block), np.int64)))
 

@@ -141,7 +141,7 @@ def framing_name(spec: pb.JournalSpec, framing: str | None, form: str | None) ->
     contradicts it is refused. Any journal can be read as bytes without records, with ``none``.
 
     Raises:
-        OptionError: options and label contradict each other, or neither gives the framing.
+        OptionError: options and label contradict each other, or neither names the framing.
     """
     requested = framing or FORMAT_FRAMINGS.get(form or "")
     label = next(iter(values_of(spec.labels, CONTENT_TYPE)), "")

@@ -171,7 +171,7 @@ def offset_s(zone: str, local_s: int) -> int:
 @functools.lru_cache(maxsize=256)
 def _zone(name: str) -> int | zoneinfo.ZoneInfo:
     """Return an offset in seconds, or a zone whose offset changes."""
-    # Spark pads these two forms, `+h:mm` and `+hh:m`, before it asks Java for the zone.
+    # Spark pads these two forms, `+h:mm` and `+hh:m`, before it looks up the zone in Java.
     name = re.sub(r"([+-])([0-9]):", r"\g<1>0\2:", name, count=1)
     name = re.sub(r"([+-][0-9]{2}):([0-9])$", r"\1:0\2", name)
     for prefix in ("UTC", "GMT", "UT", ""):

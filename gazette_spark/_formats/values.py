@@ -29,7 +29,7 @@ from gazette_spark._formats.timestamps import (
 )
 from gazette_spark.errors import GazetteError, OptionError
 
-# Possessive, because backtracking takes quadratic time, which is minutes for a text of 30 KB.
+# They are possessive, because backtracking takes quadratic time, which is minutes for a text of 30 KB.
 _DECIMAL = re.compile(r"[+-]?(\d++(?:\.\d*+)?|\.\d++)([eE][+-]?\d++)?")
 _BASE64 = re.compile(r"([\0- ]*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==))*+[\0- ]*")
 _DECIMALS = decimal.Context(
@@ -269,7 +269,7 @@ def spread(count: int, kind: pa.DataType, parts: Sequence[tuple[Positions, pa.Ar
 
 def places(flags: pa.BooleanArray) -> Positions:
     """Return where flags are set."""
-    # Imported here because loading it takes a worker longer than this package, and few records need it.
+    # Imported here because importing it takes longer than importing this package, and few records need it.
     import pyarrow.compute as pc
 
     indices = pc.indices_nonzero(flags)
@@ -325,9 +325,9 @@ def _usual_shapes(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[t
     sizes = ends - starts
     null = ~valid(texts) if texts.null_count else np.zeros(len(texts), np.bool_)
     if pa.types.is_decimal(kind):
-        # Only numbers with at most the column's digits and without an exponent: Arrow drops bits beyond 128,
-        # and rescales with a table whose bounds a small exponent or a long fraction leaves, which can kill
-        # the process.
+        # Convert only numbers with at most the column's digits and without an exponent. Arrow drops bits
+        # beyond 128, and a small exponent or a long fraction leaves the bounds of its table for rescaling,
+        # which can kill the process.
         whole, scale = kind.precision - kind.scale, kind.scale
         digits = f"[0-9]{{1,{whole}}}" if whole > 0 else "0"
         fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale > 0 else ""

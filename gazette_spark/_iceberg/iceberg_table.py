@@ -473,7 +473,6 @@ def refusal(table: Table) -> str | None:
 
 
 def _data_location(table: Table) -> str:
-    """Return the location of a table's data files."""
     default = f"{table.location().rstrip('/')}/data"
     return table.properties.get("write.data.path", default).rstrip("/")
 

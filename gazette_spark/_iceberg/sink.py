@@ -279,7 +279,7 @@ class IcebergSink:
             The entry. Another call with the same offsets changes nothing.
 
         Raises:
-            OptionError: ``recreated`` comes without ``options``.
+            OptionError: ``recreated`` is set without ``options``.
             TableRefusedError: there is no table, or it has a ledger or rows past the offsets; or, with
                 ``recreated``, a journal is not in the ledger or still has the bytes of the table's rows.
             OffsetBeyondHeadError: with ``recreated``, a journal ends before its offset.

@@ -11,8 +11,8 @@ to the two tables in this order:
 
 Both commits are compare-and-sets on the entries that step 1 read. **The main table is the authority on
 batches**: its entries alone decide the range of a batch, and whether the batch is done. **The commit of step
-2 is the authority on rows**: a record that is a dead letter remains one, whatever the rules or a second
-evaluation say. If a row does not fit in step 3 although it did in step 2, its expression is not
+2 is the authority on rows**: a record that is a dead letter remains one, regardless of the rules or of a
+second evaluation. If a row does not fit in step 3 although it did in step 2, its expression is not
 deterministic. Such a row ends the query, and step 3 commits nothing.
 
 Step 2 must not run between the two commits of another writer, because it could make dead letters of rows
@@ -193,7 +193,7 @@ def state_may_hold_letters(step: Divert, dead: LedgerState, write: Write) -> boo
     """Return whether a query could take dead letters into its state.
 
     It could emit them in a later batch, which is not compared with these dead letters. Dead letters that an
-    earlier attempt at this batch has merged do no harm, because the batch emits their rows at once.
+    earlier attempt at this batch has merged do no harm, because the batch emits their rows immediately.
     """
     # Without state, a batch emits its own records only, and these are joined with the dead letters.
     if not (write.entry.stateful and step.may_have_some):
@@ -270,7 +270,7 @@ def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerE
         planned_ms=None,
         is_fence=True,
         heads={},
-        # A fence does not change what a query holds in its state.
+        # A fence does not change a query's state.
         stateful=about.stateful or state.entry.stateful,
     )
 

@@ -35,8 +35,8 @@ a checkpoint that does not belong to this table. It is refused, unless :class:`A
 A query is *bound to its checkpoint* if it keeps state or reads sources other than Gazette's. The positions of
 such sources are texts that a new checkpoint may repeat, and rows that come from state do not follow from
 offsets. A bound query writes an entry for each batch, and each of its batches must be a replay of the newest
-entry or the batch after it. Every other batch is refused, whatever its offsets are: it comes from an older or
-newer copy of the checkpoint, or from a new checkpoint. ``Allowed.restart`` accepts a new checkpoint.
+entry or the batch after it. Every other batch is refused, regardless of its offsets: it comes from an older
+or newer copy of the checkpoint, or from a new checkpoint. ``Allowed.restart`` accepts a new checkpoint.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def decide(
 
     Args:
         state: The table's current state, from its history.
-        batch: The batch that the query asks to write.
+        batch: The batch that the query requests to write.
         attempt: A new, unique name for the entry to be written.
         seen: Attempt of the entry that was the newest after this writer's last batch; None for its first
             batch. If another entry is the newest now, there is a second writer.
@@ -483,7 +483,7 @@ def _recreated(batch: Batch, entry: LedgerEntry) -> JournalRecreatedError | None
             continue
         revisions = (new.create_revision, recorded.create_revision)
         fingerprints = (new, batch.earlier_fingerprints.get(journal, new))
-        # Different bytes in the same range prove that it is another journal, whatever the creations say.
+        # Different bytes in the same range prove that it is another journal, regardless of the creations.
         for fingerprint in fingerprints:
             if fingerprint.has_range_of(recorded) and fingerprint.digest != recorded.digest:
                 compared = (recorded.begin, recorded.end)

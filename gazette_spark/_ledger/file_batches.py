@@ -176,7 +176,7 @@ class FileBatches:
         table, about = self.table, f"app_id={batch.app_id} batch_id={batch.batch_id}"
         # Each iteration is a complete attempt: read the ledger at a version, decide, commit on that version,
         # and check the outcome. Only the files are kept from one iteration to the next: they contain the
-        # batch's rows whatever the table's version is, and writing them takes most of the time.
+        # batch's rows regardless of the table's version, and writing them takes most of the time.
         conflict: Exception | None = None
         written: BatchFiles | None = None
         for _ in range(table.max_attempts):
@@ -202,7 +202,7 @@ class FileBatches:
                     "which closes them"
                 )
                 raise DeadLetterError(table.name, batch.app_id, problem)
-            # A crash from here on leaves files without a commit, or a commit that Spark does not know of. In
+            # A crash from here on leaves files without a commit, or a commit that Spark has not recorded. In
             # both cases Spark runs the batch again, and the ledger decides.
             failpoint("sink.before_write")
             # The files are written at most once, and only for a batch that the table lacks. For ingest, this

@@ -113,7 +113,7 @@ def read_state(
     """Read a history backwards until an app id's state is known.
 
     Args:
-        read_page: Returns the given number of newest rows, newest first, or fewer if there are no more.
+        read_page: Returns the requested number of newest rows, newest first, or fewer if there are no more.
         app_id: The app id of the entries.
         table: Name of the table, for errors.
         entries: Number of visible entries to find: 1 is enough for the table's position; a writer needs 2.
@@ -147,10 +147,10 @@ def find_state(
 
     Args:
         rows: Newest first, without a hole.
-        app_id: Whose entries.
+        app_id: App id of the entries.
         table: Name of the table, for errors.
-        complete: There are no older rows.
-        entries: Visible entries to find.
+        complete: Whether there are no older rows.
+        entries: Number of visible entries to find.
         restored: Finds the version that a RESTORE to a point in time went back to.
 
     Returns:
@@ -237,7 +237,7 @@ def entries_by_version(rows: Sequence[HistoryRow], app_id: str) -> dict[int, Led
 
     Args:
         rows: Newest first, without a hole.
-        app_id: Whose entries.
+        app_id: App id of the entries.
 
     Raises:
         LedgerFormatError: an entry cannot be read.
@@ -328,7 +328,7 @@ def visible_entries(
 
     Args:
         rows: Newest first, without a hole.
-        app_id: Whose entries.
+        app_id: App id of the entries.
         table: Name of the table, for errors.
 
     Raises:

@@ -63,7 +63,7 @@ METRICS = {"added-records": "numOutputRows", "deleted-records": "numDeletedRows"
 """Names that Delta's history has for the numbers of snapshots."""
 
 SCHEME = "iceberg:"
-"""Prefix of the name of an Iceberg table, where the location of a Delta table may be given instead."""
+"""Prefix of the name of an Iceberg table, where the location of a Delta table is also accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +448,8 @@ def table_state(table: Table, app_id: str, name: str) -> LedgerState:
     """Return the state of an app id's ledger in a table.
 
     A writer can commit only on the snapshot that was current when it read this state. Therefore an entry
-    always directly follows the one on which its decision was based, whatever is undone in the meantime.
+    always directly follows the one on which its decision was based, regardless of what is undone in the
+    meantime.
 
     Raises:
         LedgerFormatError: an entry cannot be read.
@@ -525,7 +526,7 @@ def last_rows(
 
 
 def rows_where(table: Table, values: Mapping[str, Any], column: str) -> pa.Table:
-    """Return one column of the rows that have the given values in other columns."""
+    """Return one column of the rows that have certain values in other columns."""
     from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, Reference
     from pyiceberg.expressions.literals import literal
 

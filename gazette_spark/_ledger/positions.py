@@ -75,7 +75,7 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = 
         elif entry:
             at = at if at and at.attempt == entry.attempt else entry  # Delta's own compaction repeats it.
         visible[row.version] = at
-        # Most commits of a shared table move nothing of this app id.
+        # Most commits of a shared table do not move this app id's position.
         if at is None or at is before or row.version <= since_version:
             continue
         step = GroupCommit(row.version, epoch_ms(row.time), at.read_through, event="restore")

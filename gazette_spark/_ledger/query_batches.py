@@ -88,11 +88,10 @@ class QueryBatches:
         )
 
     def _before(self, files: CheckpointFiles, root: str, batch_id: int) -> _LastBatch:
-        """Read the batch before the given one, which is empty if that is the first batch."""
+        """Return the batch before ``batch_id``, which is empty if that is the first batch."""
         end: Positions = ()
         planned_ms: int | None = None
-        # Spark does not start without this file, so it is missing only if the sink was given another
-        # checkpoint.
+        # Spark does not start without this file, so it is missing only if the sink got another checkpoint.
         if batch_id > 0:
             path = offsets_path(root, batch_id - 1)
             text = files.text(path)

@@ -88,7 +88,7 @@ def parse_delta_format_options(options: Mapping[str, str], use: Use | None = Non
         use: What is written; None if that is unknown.
 
     Raises:
-        OptionError: an option is wrong. The error names the first one, and says what to do.
+        OptionError: an option is invalid. The error names the first one, and says what to do.
     """
     values, storage = parse_file_format(
         options,

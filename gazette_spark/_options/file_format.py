@@ -113,7 +113,7 @@ def parse_file_format(
         their names, in lower case.
 
     Raises:
-        OptionError: an option is wrong. The error names the first one, and says what to do.
+        OptionError: an option is invalid. The error names the first one, and says what to do.
     """
     by_lower_name = {name.lower(): text for name, text in options.items()}
     # This comes before the general check, whose "unknown option" would be correct but not helpful.

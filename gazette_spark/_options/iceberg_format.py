@@ -99,7 +99,7 @@ def parse_iceberg_format_options(options: Mapping[str, str], use: Use | None = N
         use: What is written; None if that is unknown.
 
     Raises:
-        OptionError: an option is wrong. The error names the first one, and says what to do.
+        OptionError: an option is invalid. The error names the first one, and says what to do.
     """
     values, properties = parse_file_format(
         options,

@@ -82,7 +82,7 @@ def _parse_offsets(name: str, text: str, *, default: int) -> OffsetChoice:
         raise OptionError(name, shown(text) + problem, expected) from None
     for journal, offset in offsets.items():
         check_journal(name, journal)
-        # Not `isinstance`: `true` is an int in Python.
+        # Do not use `isinstance`, because `true` is an int in Python.
         if type(offset) is not int or not EARLIEST <= offset <= MAX_OFFSET:
             got = f"{shown(offset)} for journal {journal!r}"
             raise OptionError(name, got, "an offset from 0 to 2^63-1, -2 for earliest or -1 for latest")
@@ -90,7 +90,7 @@ def _parse_offsets(name: str, text: str, *, default: int) -> OffsetChoice:
 
 
 def parse_timestamp(name: str, text: str) -> int:
-    """Parse a time in milliseconds since 1970-01-01 00:00 UTC, as Spark's Kafka source takes it."""
+    """Parse a time in milliseconds since 1970-01-01 00:00 UTC, as in Spark's Kafka source."""
     if re.fullmatch(r"[0-9]{1,19}", text) and int(text) <= MAX_TIMESTAMP_MS:
         return int(text)
     expected = f"milliseconds since 1970 UTC, from 0 to {MAX_TIMESTAMP_MS} (year 3000): 1700000000000"

@@ -16,12 +16,12 @@ from gazette_spark._options.values import shown
 from gazette_spark.errors import OptionError
 
 JsonType: TypeAlias = "str | Mapping[str, Any]"
-"""A type as ``DataType.jsonValue`` gives it."""
+"""A type as ``DataType.jsonValue`` returns it."""
 
 EXPECTED = "columns and types, such as id BIGINT, user.since DATE, tags ARRAY<STRING>"
 
 ELEMENT = "element"
-"""The part of a path that stands for an array's elements."""
+"""The part of a path that denotes an array's elements."""
 
 NAMED: Mapping[str, str] = {
     "BIGINT": "long",
@@ -104,7 +104,8 @@ def struct(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _with_hint(kind: JsonType, hint: SchemaHint, depth: int) -> JsonType:
-    # A hint replaces the whole type of its column, because the user knows it and the sample does not.
+    # A hint replaces the whole type of its column, because the user knows the type, and the sample may not
+    # show it.
     if depth == len(hint.path):
         return hint.type
     step = hint.path[depth]

@@ -141,7 +141,7 @@ def take_security(values: dict[str, Any], texts: Mapping[str, str]) -> Security:
     Raises:
         OptionError: two options conflict, one requires another, or they do not fit the address.
     """
-    # They become one field, whose `repr` shows no secret.
+    # The options become one field, whose `repr` shows no secret.
     security = Security(*(values.pop(option.key) for option in SECURITY_OPTIONS))
     names = [option.name for option in SECURITY_OPTIONS if option.name.lower() in texts]
     identities = [name for name in names if name.startswith("auth.")]

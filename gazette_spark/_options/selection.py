@@ -25,7 +25,7 @@ class JournalSelection:
     """Regular expression that must match the whole name as well; an empty one matches all."""
 
     def __str__(self) -> str:
-        # As the user wrote it: load("a/prefix/") selects by the label prefix.
+        # Show the selection as the user wrote it: load("a/prefix/") selects by the label prefix.
         selector = self.selector.removeprefix("prefix=") if self.option == "path" else self.selector
         return ", ".join(self.names) or self.pattern or selector
 

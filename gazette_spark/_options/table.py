@@ -109,7 +109,7 @@ def option_texts(options: Mapping[str, str], table: Sequence[Option]) -> dict[st
     names = {option.name.lower(): option.name for option in table}
     if "paths" in texts:
         raise OptionError("path", "several paths", "one path in load(); name more with option 'journals'")
-    # Spark ignores options that it does not know. A misspelt `failOnDataLoss` must not be ignored, so every
+    # Spark ignores unknown options. A misspelt `failOnDataLoss` must not be ignored, so every
     # unknown name is an error, with the nearest known one.
     for name in sorted(texts.keys() - names.keys()):
         nearest = difflib.get_close_matches(name, names, n=1)

@@ -58,7 +58,7 @@ def parse_bool(name: str, text: str) -> bool:
 
 def _integer(low: int, high: int, units: Mapping[str, int], expected: str) -> Callable[[str, str], int]:
     def parse(name: str, text: str) -> int:
-        # At most 19 digits, as many as 2^63 has: `int()` takes quadratic time for longer texts.
+        # Accept at most 19 digits, as many as 2^63 has: `int()` takes quadratic time for longer texts.
         match = re.fullmatch(r"([0-9]{1,19})([a-z]{0,2})", text.lower())
         if match and match[2] in units and low <= (value := int(match[1]) * units[match[2]]) <= high:
             return value

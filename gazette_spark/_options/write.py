@@ -246,8 +246,8 @@ def checked_address(
 def spark_purpose() -> Purpose | None:
     """Return the purpose for which this Spark process creates data sources; None if unknown.
 
-    Spark does not tell a data source its purpose. If it is unknown, the options must fit one of the two. If a
-    later Spark has other processes, an invalid option is reported a little later.
+    Spark does not pass its purpose to a data source. If it is unknown, the options must fit one of the two.
+    If a later Spark has other processes, an invalid option is reported a little later.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     # Spark's process is either the module itself, or a daemon's fork that has imported it.

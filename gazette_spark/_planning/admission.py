@@ -156,8 +156,8 @@ def allocate_limit(sizes: Mapping[str, int], limit: int | None) -> dict[str, int
     if limit is None or total <= limit:
         return dict(sizes)
     # The smallest backlogs come first and get the reserved floor, if their proportional share is below it.
-    # Each reduces what is left for the others, so whether the next one needs the floor is decided with the
-    # remaining limit and the remaining bytes. All arithmetic is with integers: floats lose bytes above 2^53,
+    # Each reduces the rest for the others, so the remaining limit and the remaining bytes decide whether the
+    # next one needs the floor. All arithmetic is with integers: floats lose bytes above 2^53,
     # and two drivers could disagree.
     granted = dict.fromkeys(sizes, 0)
     ascending = sorted((size, name) for name, size in sizes.items() if size)

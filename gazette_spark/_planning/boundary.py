@@ -198,7 +198,7 @@ class AnchoredBoundary:
         while True:
             cut = self.framing.cut(data, at)
             if len(cut.ends):
-                # The caller that wants the first record's end stops here. The other one needs the last
+                # The caller that needs the first record's end stops here. The other one needs the last
                 # boundary only.
                 yield at + int(cut.ends[0]) + self.framing.trailer_bytes
             if cut.size:

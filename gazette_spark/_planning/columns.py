@@ -77,8 +77,8 @@ def is_raw(options: SourceOptions, schema: StructType) -> bool:
     if options.format is not None:
         return options.format == "raw"
     if options.infer_schema:
-        # Inferred columns are fields of the records, whatever their names. None of them has the type BINARY,
-        # so raw's column of that type comes from the user.
+        # Inferred columns are fields of the records, regardless of their names. None of them has the type
+        # BINARY, so raw's column of that type comes from the user.
         return any(
             column.name.lower() == "value" and column.dataType == BinaryType() for column in schema.fields
         )
@@ -105,7 +105,7 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:  # noqa: C
         if column.name == metadata.MOD_TIME and not column.nullable:
             raise OptionError("schema", f"{column.name} NOT NULL", "nullable: not all bytes are stored yet")
         if column.name == metadata.LABELS and options.fragment_store is not None:
-            raise OptionError("schema", "_labels with fragmentStore", "no labels: only brokers know them")
+            raise OptionError("schema", "_labels with fragmentStore", "no labels: only brokers have them")
     raw = is_raw(options, schema)
     rescued = options.rescued_data_column
     origin = metadata_types(options)

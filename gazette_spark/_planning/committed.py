@@ -3,7 +3,7 @@
 One task reads a range of a journal from its start to its end. The states of the producers at the start show
 which transactions are open. A message of a transaction waits in memory until its fate is known, within a
 window of :data:`WINDOW_BYTES`. Messages that have left the window, or lie before the range, are read again
-at the end, if their transaction was committed. So no task holds more than the window, and bytes are read at
+at the end, if their transaction was committed. So no task keeps more than the window, and bytes are read at
 most twice.
 
 The rows are the same as those of a reader without a window, but in another order: messages that are read
@@ -297,7 +297,7 @@ def resolved(uuids: UuidColumns, offsets: Offsets, closings: Closings) -> Offset
     rank = np.minimum(np.searchsorted(producers, uuids.producers), len(producers) - 1)
     at = np.searchsorted(keys, (rank << bits) | (offsets - base), side="right")
     closed = at < len(keys)
-    # Index 0 stands for a missing end, which `closed` excludes.
+    # Index 0 represents a missing end, which `closed` excludes.
     at = np.where(closed, at, 0)
     closed = closed & (closings.producers[at] == uuids.producers) if len(keys) else closed
     if closed.any():

@@ -261,7 +261,8 @@ class Cutter:
             gathered = max(min(self._block_bytes, longest), 2 * waiting, needs)
             self._flush_at = min(self._start + min(gathered, waiting + longest), self.piece.end)
         else:
-            # Only the end of the last record is missing, and it is near: a small step reads little beyond it.
+            # Only the end of the last record is missing, and it is near, so a small step reads little beyond
+            # it.
             self._flush_at = self._position + min(max(waiting, LOOK_BYTES // 16), longest)
 
     def _flush(self, *, last: bool = False) -> Iterator[Block]:
@@ -333,7 +334,7 @@ RAW_SCHEMA = pa.schema([("journal", pa.string()), ("offset", pa.int64()), ("valu
 class PieceScan:
     """Iterates over the blocks of a piece's records. Use once, from one thread.
 
-    It holds one block and at most one unfinished record at a time. The read is open only during the
+    It keeps one block and at most one unfinished record at a time. The read is open only during the
     iteration; leaving the loop early closes it. A piece with content needs no client.
     """
 

@@ -160,7 +160,7 @@ def plan_sample(journals: JournalSource, options: SourceOptions) -> Sample:
     for sampling in (from_start, from_earliest):
         planner = Planner(journals, sampling)
         start, end = planner.batch()
-        # Journals in order of names, not of size or age, so that the same journals give the same sample.
+        # Take journals in order of names, not of size or age, so that the same journals give the same sample.
         begins, ends = start.read_through, end.read_through
         filled = [journal for journal in sorted(begins) if ends[journal] > begins[journal]][:MAX_JOURNALS]
         if filled:
@@ -169,7 +169,7 @@ def plan_sample(journals: JournalSource, options: SourceOptions) -> Sample:
         JournalOffsets({journal: begins[journal] for journal in filled}),
         JournalOffsets({journal: ends[journal] for journal in filled}),
     )
-    # One piece for each journal, of which only the first bytes are read.
+    # Make one piece for each journal, of which only the first bytes are read.
     heads = {
         piece.journal: replace(piece, end=piece.limit)
         for piece in pieces

@@ -210,7 +210,7 @@ def _cuts(
 
     A cut that would be inside a solid fragment moves to that fragment's end.
     """
-    # One byte past each edge: see the module's docstring.
+    # Cut one byte past each edge: see the module's docstring.
     edges = sorted(begin + 1 for begin in begins if span.begin <= begin < span.end)
     whole: list[tuple[int, int]] = []  # Solid bytes as ascending spans without overlaps.
     for begin, end in sorted((fragment.begin, fragment.end) for fragment in solid):

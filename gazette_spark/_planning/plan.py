@@ -333,7 +333,7 @@ class Planner:
                 identities.read(name, begins[name], end, bytes_before)
                 if end == begins[name]:
                     self._unfinished[name] = (begins[name], news[name].head)
-            # `pieces` attaches these bytes when Spark asks for the batch's tasks. Losing them costs only a
+            # `pieces` attaches these bytes when Spark requests the batch's tasks. Losing them costs only a
             # read: if another run repeats the batch, its tasks read from brokers.
             self._planned.keep(begins, ends, contents)
             # A batch that only records a journal does not count. Otherwise each journal that appears would

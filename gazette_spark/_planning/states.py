@@ -1,6 +1,6 @@
 """Stores the states of a journal's producers at the ends of batches in files, and replaces missing files.
 
-``{stateLocation}/{journal}/{offset}`` holds the states at an offset, as a sealed Arrow IPC stream. They
+``{stateLocation}/{journal}/{offset}`` contains the states at an offset, as a sealed Arrow IPC stream. They
 follow from the journal's bytes since the query's start, so tasks that write the same file write the same
 states. A missing or damaged file is therefore no loss: the states are rebuilt from the journal, beginning at
 the nearest older file or at the start. Files of a query with another start are ignored.
@@ -41,7 +41,7 @@ KEPT_FILES = 8
 """Number of files kept for each journal. A restart needs the newest, or the one before it."""
 
 REFRESHED_JOURNALS = 200
-"""Maximum number of journals whose files are read at once."""
+"""Maximum number of journals whose files are read in one call."""
 
 UNREAD = -1
 """Used as the offset of a journal whose file was missing."""
@@ -146,8 +146,8 @@ class StateFiles:
         Raises:
             OptionError: the file cannot be written.
         """
-        # Attempts of a task, and speculative copies, may write the same file at once. Their states are equal,
-        # so the last one changes nothing.
+        # Attempts of a task, and speculative copies, may write the same file concurrently. Their states are
+        # equal, so the last one changes nothing.
         metadata = {"form": FORM, "start": str(start), "newest": str(states.newest)}
         try:
             self._write(self._path(journal, offset), _serialized(states, metadata))
@@ -362,8 +362,8 @@ class OpenTransactions:
             map_journals: Calls a function for many journals concurrently.
         """
         reached = position.read_through
-        # New journals first, then the others in the order in which they were read last: with more journals
-        # than one call may read, each has its turn.
+        # Read new journals first, then the others in the order in which they were read last. If there are
+        # more journals than one call may read, each has its turn.
         moved = [journal for journal in reached if journal not in self._read_at]
         moved += [journal for journal, at in self._read_at.items() if reached.get(journal, at) != at]
 

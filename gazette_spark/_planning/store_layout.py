@@ -163,7 +163,7 @@ def _journal_of(directory: str, selection: StoreSelection) -> str | None:
         is_below = f"{directory}/".startswith(selection.prefix) and directory
         return "/".join(parts[: len(parts) - (selection.levels or 0)]) if is_below else None
     deepest = len(parts) if selection.levels is None else selection.levels
-    # From the longest parent to the shortest: one named journal may be below another.
+    # Try the longest parent first, because one named journal may be below another.
     names = ("/".join(parts[: len(parts) - depth]) for depth in range(len(parts)))
     for depth, name in enumerate(names):
         if name in selection.names:

@@ -456,7 +456,7 @@ class StoreJournals(Closing):
         self, selector: str | pb.LabelSelector = "", *, limit: int = 0
     ) -> list[pb.ListResponse.Journal]:
         """Return the journals whose name matches a selector. Their specs have no labels."""
-        # A store knows no labels, so only the synthetic label of the name can match.
+        # A store has no labels, so only the synthetic label of the name can match.
         parsed = expand_prefix(parse_selector(selector) if isinstance(selector, str) else selector)
         specs = [pb.JournalSpec(name=name) for name in sorted(self._coverage)]
         return [

@@ -112,7 +112,7 @@ class RowReader:
             self.parser_maker(form)()
         if "json" in forms:
             warn_if_missing()
-        # An inferred column is a field of the records, whatever its name.
+        # An inferred column is a field of the records, regardless of its name.
         if forms & {"json", "csv"} and not self.options.infer_schema:
             warn_of_similar_names(self.options, self.schema)
         if self.options.reads_committed:

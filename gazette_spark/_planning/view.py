@@ -194,7 +194,7 @@ class JournalView:
         names = sorted(journals)
         if not is_listed:
             self.map_journals(self.client.first_offset, names)
-        # At a trigger any member's head is good enough: bytes that it lacks are news at the next trigger. A
+        # At a trigger, any member's head is good enough: bytes that it lacks are read at the next trigger. A
         # final end has no next trigger.
         heads = self.client.highest_heads(names)
         beyond = {name: named[name] for name in names if heads[name] < named.get(name, 0)}

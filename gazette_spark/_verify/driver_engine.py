@@ -136,7 +136,7 @@ class DriverEngine:
         """Return the sides of an audit for comparison."""
         self._check(sides.version)
         options = parse_options({**self._options, **sides.source_options}, "batch")
-        # Checked before anything is read, so that leaving the table to Spark costs nothing.
+        # Check this before anything is read, so that leaving the table to Spark costs nothing.
         size = sum(piece.end - piece.begin for read in plan.values() for piece in read.pieces)
         is_small = size <= SMALL_BYTES
         if isinstance(self._rows, _IcebergRows):
@@ -199,7 +199,8 @@ class _TableRows:
 
     def history(self) -> Sequence[HistoryRow]:
         """Return the table's commits up to the opened version, newest first."""
-        # Local files are read one by one, which takes little time. In an object store each file is a request.
+        # Local files are read one by one, which takes little time. In an object store, each file is a
+        # request.
         if local_path(self.location) is not None:
             return [row for row in DeltaLog(self.location).rows(None) if row.version <= self.version]
         if self.version > MAX_REQUESTS:
@@ -284,7 +285,7 @@ def _records(
     Args:
         options: Options of the source.
         plan: The ranges.
-        sides: Describes which columns are read.
+        sides: Description of the comparison.
         at_once: Whether to read several pieces concurrently, and keep them whole. Otherwise only one batch is
             in memory at a time.
     """

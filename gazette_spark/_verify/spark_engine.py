@@ -157,7 +157,7 @@ class SparkComparison:
             rows = self._in_bins(rows, bins, "place")
         else:
             rows = rows.withColumn("bin", F.when(F.col("at") >= 0, F.col("at")))
-        # For rows in no bin the number is enough. Their sums might overflow.
+        # For rows in no bin, the number is enough, and their sums might overflow.
         words = [F.sum(F.when(F.col("at") >= 0, word)) for word in _words(F.col("digest"))]
         sums = rows.groupBy("side", "at", "bin").agg(F.count(F.lit(1)), *words).collect()
         return [
@@ -181,7 +181,7 @@ class SparkComparison:
             F.count_if(~is_record).alias("rows"),
             F.max(F.when(is_record, F.col("place"))).alias("place"),
         )
-        # Two small actions instead of a sort: the smallest offset first, then its few lines.
+        # Run two small actions instead of a sort: find the smallest offset first, then its few lines.
         first = counts.where("records <> rows").agg(F.min("offset")).collect()[0][0]
         if first is None:
             return None
@@ -216,7 +216,7 @@ class SparkComparison:
         """Add the bin of the offset in a column, or null."""
         table = self.spark.createDataFrame(bins.table())
         inside = (F.col(column) >= F.col("begin_")) & (F.col(column) < F.col("end_"))
-        # The equality that makes this a hash join: see `Bins.of`.
+        # This equality makes it a hash join: see `Bins.of`.
         inside &= F.expr(f"`{column}` div {bins.width}") == F.col("slot_")
         inside &= F.col("journal") == F.col("journal_")
         inside &= F.col("app_id").isNull() | (F.col("app_id") == F.col("app_id_"))

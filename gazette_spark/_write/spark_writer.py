@@ -160,8 +160,8 @@ class _Writer:
         options = self._options
         assert options.transaction_journal is not None
         written = [message for message in messages if isinstance(message, Written)]
-        # The intents of all tasks become one append per journal, so that readers see a batch's rows in a
-        # journal become visible at once.
+        # The intents of all tasks become one append per journal, so that all of a batch's rows in a journal
+        # become visible to readers at the same time.
         intents: dict[str, bytes] = {}
         rollbacks: dict[str, bytes] = {}
         for intent in (intent for message in written for intent in message.intents):

@@ -115,7 +115,7 @@ def commit_transaction(
                 )
             except (RegisterMismatchError, WrongAppendOffsetError) as error:
                 # Another run may have appended, or this append may have succeeded without an answer and was
-                # repeated. Only the journal knows, so read it again.
+                # repeated. Only the journal shows which, so read it again.
                 log.warning("transaction.retry journal=%s batch=%s error=%s", journal, attempt.batch, error)
                 continue
         # From here on the batch is committed: a crash below is repaired by the next attempt at it.

@@ -21,7 +21,7 @@ another batch write            batch write            record, unless it was reco
 =============================  =====================  ======================================================
 
 A run that continues after another run's record first appends that run's intents. A run that repeats another
-run's record appends it again under its own name. So the journal knows each run that has made progress, and
+run's record appends it again under its own name. So the journal names each run that has made progress, and
 :attr:`TransactionRecord.replaced` names the replaced runs that could still come back, because their next
 batch would fit.
 

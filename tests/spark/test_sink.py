@@ -164,7 +164,7 @@ def test_a_directory_of_other_files_is_refused(stream: FileStream) -> None:
     """Other files would be in the table's way, and VACUUM would delete them."""
     stream.table.mkdir()
     (stream.table / "notes.txt").write_text("mine")
-    with pytest.raises(TableRefusedError, match="holds files but no Delta table"):
+    with pytest.raises(TableRefusedError, match="has files but no Delta table"):
         stream.run()
 
 

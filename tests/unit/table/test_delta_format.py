@@ -524,7 +524,7 @@ def test_no_table_is_made_among_files_of_something_else(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     stream.table.mkdir()
     (stream.table / "notes.txt").touch()
-    with pytest.raises(TableRefusedError, match="holds files but no Delta table"):
+    with pytest.raises(TableRefusedError, match="has files but no Delta table"):
         stream.write()
     (stream.table / "_delta_log").mkdir()
     (stream.table / "_delta_log" / ".00000000000000000000.json.5f1c.tmp").touch()
