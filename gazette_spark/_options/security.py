@@ -132,7 +132,7 @@ OPEN = Security()
 
 
 def take_security(values: dict[str, Any], texts: Mapping[str, str]) -> Security:
-    """Take the options of this table out of all options' values.
+    """Remove the options of this table from all options' values, and return them.
 
     Args:
         values: Values by key, including the broker's address.

@@ -220,8 +220,7 @@ def checked_address(
 
     Args:
         options: option names, in any case, and their texts.
-        purpose: purpose of the options; None while the purpose is unknown: then they have to fit one of the
-            two.
+        purpose: purpose of the options; None if it is unknown, so that they have to fit one of the two.
         environ: environment with ``BROKER_ADDRESS``, the default of ``brokerAddress``.
 
     Raises:

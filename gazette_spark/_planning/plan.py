@@ -108,8 +108,8 @@ class Planner:
             journals: Lists the query's journals; by default each poll requests the list.
             clock: Seconds from any origin.
             many: With at least this many journals, only write heads are requested, without new bytes, unless
-                most journals have news.
-            idle_poll_s: Minimum seconds between two polls without news; 0 disables waiting.
+                most journals have new bytes.
+            idle_poll_s: Minimum seconds between two polls without new bytes; 0 disables waiting.
             wait: Waits for a number of seconds.
         """
         self._view = JournalView(client, options)
@@ -136,7 +136,7 @@ class Planner:
         self._unfinished: dict[str, tuple[int, int]] = {}
         """Begin and write head by journal, with no whole record between them."""
         self._mostly_news = False
-        """Whether more than half of the journals had news at the last poll."""
+        """Whether more than half of the journals had new bytes at the last poll."""
         self._planned = PlannedBytes()
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class Planner:
 
         # If nothing was new, Spark asks again immediately. The pause is at least as long as the last poll
         # took, so that polling thousands of journals occupies the brokers at most half of the time. A run
-        # with frozen heads never waits for news.
+        # with frozen heads never waits for new bytes.
         began_s = self._clock()
         if self._frozen is None and self._idle_poll_s and self._idle_until_s > began_s:
             self._wait(self._idle_until_s - began_s)
@@ -260,7 +260,7 @@ class Planner:
         # A journal that appeared after the heads were frozen has no final end, so the run leaves it out.
         added = sorted(name for name in selected - begins.keys() if frozen is None or name in frozen)
 
-        # Which have news? Only bytes up to a frozen head count.
+        # Which have new bytes? Only bytes up to a frozen head count.
         tails = self._poll(start, sorted(selected & begins.keys()))
         heads = {name: tail.write_head for name, tail in tails.items()}
         backlogs = {}
@@ -269,7 +269,7 @@ class Planner:
             # negative.
             final = head if frozen is None else min(head, frozen.get(name, 0))
             backlogs[name] = Backlog(begins[name], max(begins[name], final))
-        # A half-written record is not news until the journal grows. Without this memory the planner would
+        # A half-written record does not count until the journal grows. Without this memory the planner would
         # read it again at each trigger.
         news = {
             name: backlog
@@ -422,7 +422,7 @@ class Planner:
             else:
                 caught_up.append(name)
         if len(caught_up) >= self._many and not self._mostly_news:
-            # A head costs half as much as a tail. If few of many journals have news, most need no tail.
+            # A head costs half as much as a tail. If few of many journals have new bytes, most need no tail.
             behind, caught_up = behind + caught_up, []
         heads |= view.client.write_heads(behind)
         tails = self._ask_tails({name: begins[name] for name in caught_up})
