@@ -249,14 +249,14 @@ class JournalOffsets:
         """Read the stored form.
 
         Raises:
-            OffsetError: the value has another shape or version, or an invalid offset.
+            OffsetError: the value has a different shape or version, or an invalid offset.
         """
         if not isinstance(value, Mapping):
             _refuse(f"a position must be a JSON object, got {_shown(value)}")
         version = value.get("format_version")
         if type(version) is not int or version < 1:
             _refuse(f"format_version is {_shown(version)}")
-        # In a later release, an offset may have another meaning. Reading it anyway could leave out bytes.
+        # In a later release, an offset may have a different meaning. Reading it anyway could leave out bytes.
         if version > FORMAT_VERSION:
             raise OffsetError(
                 f"the position has format_version {version}, but this release reads {FORMAT_VERSION}: "

@@ -595,8 +595,8 @@ class DeltaSink:
                 return before
 
             # If the batch is partly in the table, write the rest. The filter is part of the plan of the rows.
-            # It fails at a row that does not come from the batch's bytes, because then the columns have
-            # another meaning than the sink assumes (decision 0012).
+            # It fails at a row that does not come from the batch's bytes, because then the columns do not
+            # have the meaning that the sink assumes (decision 0012).
             rows = trim(df, decision.new_ranges, batch) if decision.new_ranges else df
 
             # Commit dead letters first. A crash between the two commits then leaves dead letters whose batch

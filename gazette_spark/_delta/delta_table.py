@@ -261,7 +261,7 @@ class DeltaTable:
     def newest(self, spark: SparkSession, limit: int) -> list[HistoryRow]:
         """Return the newest commits, newest first: at most ``limit``, or all commits of a short history.
 
-        Their times may have another form than those of :meth:`history`.
+        The form of their times may differ from that of :meth:`history`.
         """
         rows = self._short_history(spark)
         return self.history(spark, limit) if rows is None else rows

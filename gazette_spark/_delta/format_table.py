@@ -101,7 +101,7 @@ class DeltaFormatTable:
             The target, and the shape of the table, which a commit compares.
 
         Raises:
-            OptionError: the table has other partitions than those in ``partitionBy``.
+            OptionError: the table's partitions are not those in ``partitionBy``.
             SchemaMismatchError: the columns are not the table's.
             TableRefusedError: the table needs more from its writers than files of plain rows.
         """

@@ -2,7 +2,7 @@
 
 Offsets decide which rows those are (:mod:`gazette_spark._ledger.decision`). This module finds them by the
 columns that contain a row's origin. If a row does not come from the batch's bytes, the columns were changed
-or have another meaning. Such a row ends the query, because keeping it could duplicate it and dropping it
+or have a different meaning. Such a row ends the query, because keeping it could duplicate it and dropping it
 could lose it.
 """
 

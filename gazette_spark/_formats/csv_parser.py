@@ -209,7 +209,7 @@ class CsvBlockParser:
         )
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
-        """Return the columns by name, or a refusal when a record has another number of fields."""
+        """Return the columns by name, or a refusal if a record has a different number of fields."""
         # Where Arrow and Spark read a record differently, it must not reach Arrow, which raises no error for
         # it.
         suspect = _suspect(block, self._style)
@@ -218,7 +218,7 @@ class CsvBlockParser:
         wrong: list[int] = []
 
         def note(row: pcsv.InvalidRow) -> str:
-            # The handler sees the row that has another number of fields. Arrow counts rows from 1.
+            # The handler sees the row that has a different number of fields. Arrow counts rows from 1.
             wrong.append(row.number or 0)
             return "error"
 

@@ -89,7 +89,7 @@ def is_metadata(field: pa.Field, *, messages: bool = False) -> bool:
         messages: Whether columns of messages count as well.
 
     Raises:
-        OptionError: the field has the name of such a column, but another type.
+        OptionError: the field has the name of such a column, but a different type.
     """
     columns = ORIGIN_COLUMNS | MESSAGE_COLUMNS if messages else ORIGIN_COLUMNS
     column = columns.get(field.name)

@@ -6,7 +6,7 @@ enum is its value's name, a nested message a struct, a map a map, ``google.proto
 field that is not set is null, as in Spark, and so is a proto3 field without presence that has its type's
 zero, because the two have the same encoding. In addition, an enum may be an integer, and an unsigned 64-bit
 number a ``decimal(20,0)``. A number that does not fit its column is null and makes its record malformed, and
-so does a field with another type than the declared one. Bytes that are not such a message, or a message
+so does a field whose type is not the declared one. Bytes that are not such a message, or a message
 without its required fields, also make a record malformed.
 
 Messages are read one by one with Python's protobuf, which is an order of magnitude slower than the other
@@ -173,8 +173,8 @@ def _read(message: Message, members: _MessageFields, problems: list[str]) -> dic
         values[name], problem = conversion(convert, value)
         if problem is not None:
             problems.append(f"field {members.where}.{name} {problem}")
-    # A field that is declared, but is among the unknown ones, has another type in the record. For its column
-    # it would look unset. Spark also refuses such a message.
+    # A field that is declared, but is among the unknown ones, has a different type in the record. For its
+    # column it would look unset. Spark also refuses such a message.
     if len(unknown := UnknownFieldSet(message)):
         numbers = {unknown[index].field_number for index in range(len(unknown))}
         problems.extend(
@@ -188,7 +188,7 @@ def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], whe
     """Match columns with a message's fields.
 
     Raises:
-        OptionError: a column has no field, or the field has another type.
+        OptionError: a column has no field, or the field has a different type.
     """
     members = _MessageFields(where, {}, {}, {field.number: name for name, field in fields.items()})
     for column in columns:

@@ -11,7 +11,7 @@ with white space around them. Text after a date is ignored, and so are digits of
 Zones are those of Java: ``Z``, offsets up to 18 hours such as ``+1``, ``+01:30`` and ``+013000``, the same
 after ``UTC``, ``GMT`` or ``UT``, and names such as ``Europe/Paris``, which require a time zone database on
 the machine. Spark reads a time without a date as a time of today. Here it is invalid, because a record must
-not give another row tomorrow.
+not give a different row tomorrow.
 
 Patterns are those of Spark's documentation ("datetime patterns"). These letters are supported:
 

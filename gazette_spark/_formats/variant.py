@@ -2,7 +2,7 @@
 
 PySpark has an encoder, ``VariantVal.parseJson``. It differs from the JVM's in three cases, which are handled
 here: an object that repeats a name is invalid, as in Spark; a surrogate without its partner becomes ``?``, as
-in Java; and where Java sorts an object's names in another order than Python, the object is refused, because
+in Java; and where Java sorts an object's names differently from Python, the object is refused, because
 Spark looks names up by a binary search and would miss some.
 """
 

@@ -191,7 +191,7 @@ def partition_spec(option: str, texts: Sequence[str], schema: Schema) -> Partiti
         schema: The table's schema.
 
     Raises:
-        OptionError: a text has another form, names no column, or does not fit the column's type.
+        OptionError: a text has an invalid form, names no column, or does not fit the column's type.
     """
     fields = []
     columns = {column.name.lower(): column for column in schema.fields}

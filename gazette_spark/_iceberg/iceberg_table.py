@@ -180,7 +180,7 @@ class IcebergTable:
             The target, and the shape of the table, which a commit compares.
 
         Raises:
-            OptionError: the table has other partitions than the requested ones.
+            OptionError: the table's partitions are not the requested ones.
             SchemaMismatchError: the columns do not fit the table's.
             TableRefusedError: the table needs more from its writers than files of plain rows, or a column has
                 a type that Iceberg does not have.

@@ -90,7 +90,7 @@ class IcebergSink:
 
         Raises:
             OptionError: an option is invalid.
-            InputError: the name of the table has another form.
+            InputError: the name of the table has an invalid form.
         """
         check_app_id("app_id", app_id)
         if on_new_checkpoint not in ("fail", "restart"):

@@ -135,7 +135,7 @@ def plan(
     Raises:
         RestoredError: the dead letters were restored in the middle of a commit.
         LedgerLostError: nothing records how far the dead letters extend.
-        DeadLetterError: the dead letters are of another isolation level.
+        DeadLetterError: the dead letters are of a different isolation level.
     """
     batch = dead_batch(write.entry, table)
     # Rows of such a batch come from state or timers and belong to no record of it. If one of them does not

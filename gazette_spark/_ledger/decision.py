@@ -427,7 +427,7 @@ def _without_entry(state: LedgerState, compared: _BatchComparison) -> SinkError:
 
 
 def _other_rows(batch: Batch, entry: LedgerEntry) -> TableRefusedError | None:
-    """Return an error if the rows of a batch are of another kind than those of an entry, or None."""
+    """Return an error if the rows of a batch are of a different kind from those of an entry, or None."""
     # A table may change from append to upsert, because the writer checks that no key occurs twice. It cannot
     # change back.
     if entry.mode == "upsert" != batch.mode:

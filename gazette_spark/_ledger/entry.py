@@ -91,7 +91,7 @@ def parse_gaps(option: str, gaps: object) -> frozenset[SkippedGap]:
         gaps: Byte ranges ``[begin, end)`` by journal.
 
     Raises:
-        OptionError: ``gaps`` has another form.
+        OptionError: ``gaps`` has an invalid form.
     """
     expected = "byte ranges by journal, from where the table ends: {'a/journal': [(1024, 4096)]}"
     if not isinstance(gaps, Mapping):

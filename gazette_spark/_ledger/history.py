@@ -70,8 +70,8 @@ def history_row(info: Mapping[str, Any]) -> HistoryRow:
             writes are not texts.
     """
 
-    # Delta's protocol allows any JSON object as commitInfo. A field of another type than Spark's is not the
-    # field that Spark writes, and counts as missing.
+    # Delta's protocol allows any JSON object as commitInfo. A field whose type differs from Spark's is not
+    # the field that Spark writes, and counts as missing.
     def field_of(name: str, kind: type) -> Any:  # noqa: ANN401 - parsed JSON
         value = info.get(name)
         return value if type(value) is kind else kind()

@@ -86,7 +86,7 @@ class TableName:
             The name, or None if the text lacks the prefix and is therefore the location of a Delta table.
 
         Raises:
-            InputError: the rest has another form.
+            InputError: the rest has an invalid form.
         """
         if not text.startswith(SCHEME):
             return None

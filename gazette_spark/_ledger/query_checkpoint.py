@@ -71,7 +71,7 @@ def parse_offsets(text: str, path: str) -> Positions:
         QueryCheckpointError: the file has an unsupported version, or is incomplete.
     """
     version, _, rest = text.partition("\n")
-    # Another version may have the lines in another order, so a position could be assigned to the wrong
+    # Another version may have the lines in a different order, so a position could be assigned to the wrong
     # source.
     if version != OFFSET_LOG_VERSION:
         raise QueryCheckpointError(path, f"version is {version[:20]!r}; expected {OFFSET_LOG_VERSION!r}")

@@ -14,7 +14,7 @@ def table_log(name: str) -> DeltaLog | IcebergLog:
             "iceberg:catalog/namespace.table".
 
     Raises:
-        InputError: the name of an Iceberg table has another form.
+        InputError: the name of an Iceberg table has an invalid form.
     """
     iceberg = TableName.parse(name)
     return DeltaLog(name) if iceberg is None else IcebergLog(iceberg)

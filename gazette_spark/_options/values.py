@@ -174,7 +174,7 @@ def parse_any_text(_name: str, text: str) -> str:
 
 
 def parse_token(name: str, text: str) -> str:
-    """Parse a secret, which is sent in a header and of which no error shows any part."""
+    """Parse a secret that is sent in a header. No error shows any part of it."""
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise OptionError(name, "a value that is not a token (not shown)", "printable ASCII without spaces")
     return text

@@ -6,7 +6,7 @@ window of :data:`WINDOW_BYTES`. Messages that have left the window, or lie befor
 at the end, if their transaction was committed. So no task keeps more than the window, and bytes are read at
 most twice.
 
-The rows are the same as those of a reader without a window, but in another order: messages that are read
+The rows are the same as those of a reader without a window, but in a different order: messages that are read
 again come last.
 """
 

@@ -163,7 +163,7 @@ class RangeResolver:
             return max(chosen, first)
 
         starts = view.map_journals(start_of, journals)
-        # A head below the recorded end has raised an error above, unless the user chose another start.
+        # A head below the recorded end has raised an error above, unless the user chose a different start.
         self._identities.take((resumed or choice).fingerprints)
         self._identities.compare_first(starts, self._selection.created, heads)
         # Stores report no Etcd revision. Without one, nothing shows whether a head or a creation is older.

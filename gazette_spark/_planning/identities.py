@@ -23,7 +23,7 @@ cannot be read                      unknown on either side      continues, with 
 
 A journal of which nothing was read (offset 0) needs no comparison.
 
-If a journal has the same bytes under another creation, the next batch reads nothing of it. Its position only
+If a journal has the same bytes under a new creation, the next batch reads nothing of it. Its position only
 records the compared fingerprint, which ends where the table does, under the new creation, so that the sink
 accepts later batches. If the same batch read more bytes, the table's last bytes would have no fingerprint.
 
@@ -64,7 +64,7 @@ class JournalIdentities:
         self._planned_ends: dict[str, tuple[int, bytes]] = {}
         """Ends of the planned batch, with the bytes before them."""
         self._renewed: dict[str, Fingerprint] = {}
-        """Compared fingerprints under another creation, which the next position records for the ledger."""
+        """Compared fingerprints under a new creation, which the next position records for the ledger."""
         self._confirmed: dict[str, int] = {}
         """Creations that were found to have the same bytes."""
 
@@ -91,7 +91,7 @@ class JournalIdentities:
             last = self._fingerprints.get(journal)
             if last is None or last.end < fingerprint.end:
                 self._fingerprints[journal] = fingerprint
-                self._bytes_before.pop(journal, None)  # These bytes are before another offset.
+                self._bytes_before.pop(journal, None)  # These bytes are before a different offset.
                 self._unverified.discard(journal)
 
     def compare_first(
@@ -189,7 +189,7 @@ class JournalIdentities:
 
     @property
     def renewed(self) -> Collection[str]:
-        """Journals with the same bytes under another creation, which the next position records."""
+        """Journals with the same bytes under a new creation, which the next position records."""
         return self._renewed.keys()
 
     def read(self, journal: str, begin: int, end: int, content: bytes) -> None:

@@ -3,7 +3,7 @@
 ``{stateLocation}/{journal}/{offset}`` contains the states at an offset, as a sealed Arrow IPC stream. They
 follow from the journal's bytes since the query's start, so tasks that write the same file write the same
 states. A missing or damaged file is therefore no loss: the states are rebuilt from the journal, beginning at
-the nearest older file or at the start. Files of a query with another start are ignored.
+the nearest older file or at the start. Files of a query with a different start are ignored.
 
 Tasks know which transactions are open, but Spark collects no figures from tasks. So two others also read
 these files (:class:`OpenTransactions`): the driver, for the query's progress, and the lag monitor, for what a
@@ -120,7 +120,8 @@ class StateFiles:
         if written.get("form") != FORM or not table.schema.equals(_SCHEMA):
             log.warning("unreadable states of producers are ignored path=%s: unknown format", path)
             return None
-        # States include the transactions since their query's start. With another start, others would be open.
+        # States include the transactions since their query's start. With a different start, others would be
+        # open.
         if start is not None and written.get("start") != str(start):
             return None
         return _states(table, int(written["newest"])), int(written["start"])

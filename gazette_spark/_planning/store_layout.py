@@ -351,7 +351,7 @@ class Overlaps:
         """Take the next bytes of the journal, which come from the file ``source``.
 
         Raises:
-            FragmentConflictError: a complete fragment has another sum than these bytes.
+            FragmentConflictError: the sum of a complete fragment differs from that of these bytes.
         """
         if not self._unread:
             return

@@ -56,8 +56,8 @@ class TrackedPosition:
         """
         if self._first is None:
             # Spark did not record the start of a query that died in batch 0, only the batch's end, which is
-            # the same position. Resolving the options again could give another start, such as a later write
-            # head, and bytes between the two would be lost.
+            # the same position. Resolving the options again could give a different start, such as a later
+            # write head, and bytes between the two would be lost.
             pinned = self._end is not None and self._end.position == "pinned"
             self._first = self._end.at("initial") if self._end is not None and pinned else make()
         return self._first
@@ -76,7 +76,7 @@ class TrackedPosition:
         """Check a batch that Spark plans, and return whether it has anything to read.
 
         Raises:
-            OffsetError: Spark plans another batch than the source returned.
+            OffsetError: Spark plans a different batch from the one that the source returned.
         """
         # An empty batch is how Spark announces a restarted query's position. Before the first one is known it
         # can be any position; later, Spark repeats the newest end at most.
@@ -93,8 +93,8 @@ class TrackedPosition:
             self._begin = begin
         if begin != self._begin:
             raise _mismatch("begins at", begin, self._begin)
-        # The query was mistaken for a new one although it had read something: a runtime that restarts in
-        # another way has recorded a start as an end. See decision 33.
+        # The query was mistaken for a new one although it had read something: a runtime that restarts
+        # differently has recorded a start as an end. See decision 33.
         if end.position == "pinned" and begin.position != "initial":
             raise OffsetError(
                 f"the batch begins at {begin.to_json()} and ends where a new query starts: rows in between "

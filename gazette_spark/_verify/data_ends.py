@@ -211,7 +211,7 @@ def data_ends(
         options: The query's options for reading the journals.
 
     Raises:
-        InputError: a row has no journal or offset, or a journal has another record than the row.
+        InputError: a row has no journal or offset, or a journal has a different record from the row.
         GazetteError: a journal cannot be read.
     """
     ends = []
@@ -257,6 +257,6 @@ def _record_end(
         problem = "has no whole record there" if end is None else "has other bytes there"
         raise InputError(
             f"journal {journal!r}: the table's last row begins at offset {offset}, but the journal "
-            f"{problem}. It is another journal, or it was read in another framing"
+            f"{problem}. It is another journal, or it was read in a different framing"
         )
     return end

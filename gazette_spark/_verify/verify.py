@@ -225,7 +225,7 @@ def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | 
         if isinstance(tiling, Difference):
             return tiling
         report.tilings.append(tiling)
-        # Delta's log has the number of rows that a commit wrote. An entry with another number is wrong.
+        # Delta's log has the number of rows that a commit wrote. An entry with a different number is wrong.
         for version, entry in reversed(entries):
             counted, wrote = sum(rows.rows for rows in entry.audit or ()), report.appended.get(version)
             if entry.audit is not None and wrote not in (None, counted):

@@ -131,7 +131,7 @@ class TaskProducer:
 def with_uuids(
     values: pa.BinaryArray, uuids: pa.StringArray, locator: Locator
 ) -> pa.BinaryArray | RowRefusal:
-    """Put UUIDs into rows; refuse the first row that has another value in that place.
+    """Put UUIDs into rows; refuse the first row that has a different value in that place.
 
     Rows that clearly lack a UUID, and rows that begin with one, are changed in whole columns; all other rows
     are changed one by one.

@@ -228,7 +228,7 @@ class StreamWriter(_Writer, ArrowStreamWriter):
             raise OptionError("trigger", got, "processingTime or availableNow")
         if self._options.exactly_once:
             # The driver knows neither the query nor the run, so the tasks report them. If they disagree, this
-            # Spark passes the properties in another way, and a wrong id would commit a batch twice or not at
+            # Spark passes the properties differently, and a wrong id would commit a batch twice or not at
             # all.
             jobs = {message.job for message in messages if isinstance(message, Written)}
             job = jobs.pop() if len(jobs) == 1 else TaskJob()

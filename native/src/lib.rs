@@ -2,8 +2,8 @@
 //!
 //! A record that is unusual in any way is a *suspect*: its row is null, its index is reported, and the caller
 //! reads it again with the reference parser in Python (`gazette_spark/_formats/json_reference.py`). Malformed
-//! records are unusual, and so are valid records with something rare: a value of another type than its
-//! column's, a repeated name in an object, an escape in a name, a decimal to be rounded, a timestamp of an
+//! records are unusual, and so are valid records with something rare: a value whose type is not its column's,
+//! a repeated name in an object, an escape in a name, a decimal to be rounded, a timestamp of an
 //! uncommon form. So this code only has to be correct for records that it accepts, and can be small.
 //!
 //! The steps for a block:
