@@ -1,4 +1,4 @@
-"""A query's position: one byte offset per journal, and its JSON.
+"""Defines a query's position, which is one byte offset per journal, and its JSON.
 
 An offset is a byte position in a journal: the next byte to read. All bytes before it are done. A
 query's position is a :class:`JournalOffsets`, one offset for each journal it reads.

@@ -460,7 +460,7 @@ class DeltaSink:
                 messages they need ``starts``, that is, where its query began.
             spark: The session, if not the active one.
             recreated: Set this if the table has a ledger, but the journals in ``offsets`` were deleted and
-                created again with other bytes. Their rows continue at these offsets, and rows of the old
+                created again with different bytes. Their rows continue at these offsets, and rows of the old
                 journals stay. All other journals continue unchanged.
             options: With ``recreated``, the options of the query's reader that are needed to read the
                 journals. Their bytes are compared with the ledger, so that no bytes are written twice.

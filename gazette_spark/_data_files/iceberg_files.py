@@ -1,4 +1,4 @@
-"""The Iceberg-specific parts of the files that a task writes: ids of columns, partitions, footers.
+"""Makes the Iceberg-specific parts of the files that a task writes: ids of columns, partitions, footers.
 
 Iceberg finds columns by ids, so the files contain these ids. A file belongs to one value of each partition,
 which may be computed from a column's value, such as its day or the number of its bucket. The driver computes

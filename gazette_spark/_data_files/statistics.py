@@ -1,4 +1,4 @@
-"""Statistics of a data file in Delta's form, from the counts of Parquet's writer.
+"""Makes the statistics of a data file in Delta's form from the counts of Parquet's writer.
 
 Readers skip files by these statistics. A bound that is too narrow silently loses rows; a missing bound costs
 time. Therefore a bound is omitted wherever Parquet's order or form differs from Delta's:

@@ -1,4 +1,4 @@
-"""Where a task writes its data files, and the rows that report them to the driver.
+"""Defines where a task writes its data files, and the rows that report them to the driver.
 
 A target is passed as one option of the source. The option's name contains ``secret``, so Spark redacts its
 value.

@@ -6,7 +6,7 @@ write with a lower one. Therefore several numbers are tried, each far above the 
 is in the table. Two concurrent callers try the same numbers: Delta accepts one of them, and the other finds
 an entry.
 
-A journal that was deleted and created again over an empty store begins at offset 0 with other bytes. The
+A journal that was deleted and created again over an empty store begins at offset 0 with different bytes. The
 table keeps the rows of the old journal, and an entry records where the rows of the new one begin. If two rows
 have the same offset, the table does not show which is older, so ``verify`` compares no rows of such a
 journal.

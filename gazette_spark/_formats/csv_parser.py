@@ -405,7 +405,7 @@ def _at_once(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> pa.Arr
 
 
 def _cell(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
-    """Convert one text, None when it is not a value of the type."""
+    """Convert one text; return None if it is not a value of the type."""
     cell = _at_once(text, kind, hexes=True)
     if cell is not None or pa.types.is_boolean(kind) or pa.types.is_binary(kind):
         return cell

@@ -1,4 +1,4 @@
-"""The interface of record framings, and the block of whole records that scans return.
+"""Defines the interface of record framings, and the block of whole records that scans return.
 
 A framing finds where records begin and end in a journal's bytes, and writes values as such records. Only
 framings handle newlines. All other code that reads journals (the planner's search for the last whole record,

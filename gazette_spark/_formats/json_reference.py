@@ -1,4 +1,4 @@
-"""The reference parser of JSON records, which is simple and exact; ``_formats.json`` is the fast one.
+"""Parses JSON records simply and exactly, as the reference for the fast parsers in ``_formats.json``.
 
 Each record becomes a Python object (``_formats.json_records``). Then the values that all records have in a
 field are converted to the type of its column. A value that does not fit is noted, and its field becomes null,

@@ -1,4 +1,4 @@
-r"""Records that end with a newline: ``\n`` closes a record and is not part of it.
+r"""The framing ``lines``: records end with a newline, ``\n``, which is not part of the record.
 
 A ``\r`` before the newline belongs to the record: values are the journal's bytes, unchanged.
 """
@@ -64,11 +64,11 @@ class LineFraming:
     trailer_bytes: int = 1
 
     def first_boundary(self, window: bytes, offset: int) -> int | None:  # noqa: ARG002 - newlines are everywhere the same.
-        r"""Return the index just past the first ``\n``, None without a ``\n``."""
+        r"""Return the index just past the first ``\n``, or None without a ``\n``."""
         return window.find(b"\n") + 1 or None
 
     def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:  # noqa: ARG002 - same.
-        r"""Return the index just past the last ``\n``, None without a ``\n``."""
+        r"""Return the index just past the last ``\n``, or None without a ``\n``."""
         return window.rfind(b"\n") + 1 or None
 
     def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - same.

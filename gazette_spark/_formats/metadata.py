@@ -1,4 +1,4 @@
-"""The metadata columns, which describe a record's origin. A query has those that its schema names.
+"""Makes the metadata columns, which describe a record's origin. A query has those that its schema names.
 
 The column ``_labels`` has a journal's labels: a map of all of them, or a struct of those that its fields
 name. A field of type ``string``, as in ``_labels struct<region: string>``, is for a label with a single

@@ -1,4 +1,4 @@
-"""The native decoder: converts JSON records to columns with a small library in Rust, if it was built.
+"""Converts JSON records to columns with a small library in Rust, the native decoder, if it was built.
 
 The library (``native/`` in the repository) reads a block in one pass, directly into Arrow's memory. It
 supports only the common forms of values. A record with any other form is a *suspect*: its row is null, and

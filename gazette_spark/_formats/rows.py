@@ -1,4 +1,4 @@
-"""Shared code of the parsers of all formats: modes, malformed records, and the metadata columns.
+"""Implements the common part of all formats' parsers: modes, malformed records, and the metadata columns.
 
 A format provides a :class:`RecordParser`, which reads one record and reports its problem, and perhaps a
 :class:`BlockParser`, which reads a block at once. If the block parser refuses a block, suspect records are

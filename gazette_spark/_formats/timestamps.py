@@ -66,7 +66,7 @@ record must not become a path of thousands of directories, nor stay in a cache."
 
 
 def parse_date(text: str) -> int:
-    """Return the days of a date's text; ValueError when the text is invalid."""
+    """Return the days of a date's text; raise ValueError if the text is invalid."""
     match = _DATE.fullmatch(text.strip(_SPACE))
     if not match:
         raise ValueError("is not a date")
@@ -85,7 +85,7 @@ def parse_timestamp(text: str, zone: str = UTC) -> int:
 
 
 def parse_local_timestamp(text: str) -> int:
-    """Return the microseconds of a timestamp's text without a zone; ValueError when it has one."""
+    """Return the microseconds of a timestamp's text without a zone; raise ValueError if it has one."""
     local_s, micros, named = _local(text)
     if named is not None:
         raise ValueError("has a time zone")
@@ -109,14 +109,14 @@ def _signed(sign: str, digits: str) -> int:
 
 
 def date_in_range(days: int) -> int:
-    """Return days that fit into 32 bits; ValueError for others."""
+    """Return days that fit into 32 bits; raise ValueError for others."""
     if not -(2**31) <= days < 2**31:
         raise ValueError("is out of a date's range")
     return days
 
 
 def in_range(micros: int) -> int:
-    """Return microseconds that fit into 64 bits; ValueError for others."""
+    """Return microseconds that fit into 64 bits; raise ValueError for others."""
     if not -(2**63) <= micros < 2**63:
         raise ValueError("is out of a timestamp's range")
     return micros
@@ -249,11 +249,11 @@ class DatePattern:
 
     @classmethod
     def of(cls, text: str | None) -> DatePattern | None:
-        """Return the pattern of a text, None without one; ValueError if it is invalid."""
+        """Return the pattern of a text, or None without one; raise ValueError if it is invalid."""
         return None if text is None else cls(text)
 
     def date(self, text: str) -> int:
-        """Return the days since 1970; ValueError when the text does not follow the pattern."""
+        """Return the days since 1970; raise ValueError if the text does not follow the pattern."""
         return date_in_range(self._read(text)[0])
 
     def timestamp(self, text: str, zone: str) -> int:
@@ -268,7 +268,7 @@ class DatePattern:
         return in_range((local_s - ahead) * MICROS_PER_S + micros)
 
     def local_timestamp(self, text: str) -> int:
-        """Return the microseconds since 1970; ValueError when the text has a zone."""
+        """Return the microseconds since 1970; raise ValueError if the text has a zone."""
         days, of_day, micros, offset = self._read(text)
         if offset is not None:
             raise ValueError("has a time zone")
@@ -302,7 +302,7 @@ class DatePattern:
 
 @functools.lru_cache(maxsize=64)
 def _expression(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a pattern; ValueError names its first error."""
+    """Return the regular expression of a pattern; raise ValueError with its first error."""
     if pattern.count("'") % 2:
         raise ValueError("an open quote")
     tokens = [token.group() for token in _TOKEN.finditer(pattern)]

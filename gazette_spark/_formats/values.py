@@ -149,7 +149,7 @@ def text_converter(kind: pa.DataType, dialect: JsonDialect) -> Callable[[str], o
 
 
 def decimal_of(text: str, kind: pa.Decimal128Type) -> decimal.Decimal:
-    """Return a decimal, rounded half up; ValueError when it does not fit."""
+    """Return a decimal, rounded half up; raise ValueError if it does not fit."""
     if not _DECIMAL.fullmatch(text):
         raise ValueError("is not a decimal number")
     try:
@@ -169,7 +169,7 @@ def decimal_of(text: str, kind: pa.Decimal128Type) -> decimal.Decimal:
 
 
 def decode_base64(value: str) -> bytes:
-    """Decode base64 text, as Spark does for binary columns; ValueError when it is not."""
+    """Decode base64 text, as Spark does for binary columns; raise ValueError if it is not."""
     try:
         return base64.b64decode(value, validate=True)
     except ValueError:

@@ -271,7 +271,7 @@ class IcebergSink:
                 --from-data`` prints it. For a table of committed messages they need ``starts``, that is,
                 where its query began.
             recreated: As for :meth:`gazette_spark.DeltaSink.adopt`: the table has a ledger, and the journals
-                in ``offsets`` were deleted and created again with other bytes.
+                in ``offsets`` were deleted and created again with different bytes.
             options: With ``recreated``, the options of the query's reader that are needed to read the
                 journals and compare them with the ledger.
 

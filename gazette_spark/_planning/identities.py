@@ -174,7 +174,7 @@ class JournalIdentities:
             self._bytes_before[journal] = content
 
         # Otherwise the creation decides: retention deletes bytes of the same journal, but a new journal of
-        # the same name has other bytes. That also holds for bytes that were never recorded.
+        # the same name has different bytes. That also applies to bytes that were never recorded.
         are_revisions_known = bool(create_revision and old_revision)
         is_other_creation = are_revisions_known and create_revision != old_revision
         if is_other_creation and reached > 0 and (not all_read or end < reached):

@@ -1,4 +1,4 @@
-"""The interface through which the planner and tasks read journals. A ``Client`` provides it."""
+"""Defines the interface through which the planner and tasks read journals. A ``Client`` provides it."""
 
 from __future__ import annotations
 

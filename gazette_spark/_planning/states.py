@@ -85,7 +85,7 @@ class StateFiles:
                 self._system, path = FileSystem.from_uri(location)
             except (OSError, ValueError) as error:
                 try:
-                    import fsspec  # An optional package, which is not a dependency of ours.
+                    import fsspec  # An optional package, which this one does not require.
 
                     # Listings are not cached because other tasks change the directories.
                     other_system, path = fsspec.core.url_to_fs(location, use_listings_cache=False)

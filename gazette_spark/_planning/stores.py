@@ -279,7 +279,7 @@ class Bucket:
 
 
 class _Stream:
-    """A file of pyarrow's. Its errors are raised as DirectReadError."""
+    """A file opened by pyarrow. Its errors are raised as DirectReadError."""
 
     def __init__(self, file: Any, source: str) -> None:  # noqa: ANN401 - pyarrow's, which has no types
         self._file = file

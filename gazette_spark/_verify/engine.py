@@ -1,4 +1,4 @@
-"""The interface through which an audit reads and compares: Spark, or this process for a small table.
+"""Defines the interface through which an audit reads and compares: Spark, or this process for a small table.
 
 Both give the same results, so the audit itself (``verify``) does not depend on the engine.
 """
