@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import click
 
-from gazette_spark.cli.main import Integer, Number, broker_option, typed_broker
+from gazette_spark.cli.main import Integer, Number, broker_option, check_not_empty, typed_broker
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError
 from gazette_spark.progress import Contact, tell_of_silence
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -131,6 +131,7 @@ def broker_of_command(command: click.Command) -> click.Command:
     """Let a command take ``--broker``, too, which replaces its group's."""
 
     def renew(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+        check_not_empty(value)
         if value is not None and ctx.obj is not None:
             ctx.obj = ctx.obj.at(value)
 
