@@ -113,7 +113,8 @@ class DeltaLog:
             except OSError as error:
                 raise unreadable(self._location, error) from error
             if not rows:
-                problem = "there is no commit in its _delta_log"
+                missing = "there is no such directory"
+                problem = "there is no commit in its _delta_log" if Path(directory).is_dir() else missing
                 raise InputError(f"{self._location} is not a Delta table: {problem}")
             return rows
         with named_errors(self._location):

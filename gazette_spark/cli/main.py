@@ -184,6 +184,14 @@ class LazyGroup(click.Group):
                 os.environ[name] = level
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            # click knows only the options of the command itself, and many options are its group's.
+            name, command = error.option_name, error.ctx
+            group = command and command.parent
+            if command and group and any(name in option.opts for option in group.command.params):
+                words = f"{group.command_path} {name} … {command.info_name}"
+                raise click.UsageError(f"{name} comes before the command: {words}", command) from None
+            raise
         except GazetteError as error:
             # A GazetteError says what to do, and a traceback would push that off the screen. Anything else is
             # a bug, and keeps its traceback.

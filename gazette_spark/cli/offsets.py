@@ -121,7 +121,10 @@ def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
             states[name] = state
     if not states:
         whose = f"of app id {app_id!r}" if app_id else "of any writer"
-        raise click.ClickException(f"{table} has no ledger entry {whose} in its {len(history)} commits")
+        problem = f"{table} has no ledger entry {whose} in its {len(history)} commits"
+        if others := ", ".join(map(repr, app_ids(history))):
+            problem += f", only of {others}"
+        raise click.ClickException(problem)
     if output_format == "json":
         shown = [
             entry_json(state) | {"skipped": list(skipped_rows(history, name, table))}

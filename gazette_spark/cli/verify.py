@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gazette_spark._ledger.iceberg_reader import TableName
+from gazette_spark.cli.doctor import find_java, no_java
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.offsets import checked_location
@@ -295,6 +297,10 @@ def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSess
         yield active
     else:
         from gazette_spark.session import children_log_to, local_spark
+
+        # Otherwise the launch script and PySpark report it in several lines.
+        if find_java(os.environ) is None:
+            raise OptionError("spark", no_java(os.environ), NEEDS)
 
         # Spark's log goes to a file there, and is shown only if Spark does not start.
         with tempfile.TemporaryDirectory(prefix="verify-") as directory:

@@ -195,6 +195,15 @@ def test_an_empty_address_is_refused(before: int) -> None:
     assert (answer.exit_code, "it is empty; write a URL" in answer.stderr) == (2, True)
 
 
+def test_an_option_of_the_group_after_the_command_is_pointed_out() -> None:
+    """`--broker` may be anywhere, so people expect the same of the others."""
+    answer = CliRunner().invoke(
+        main, ["shards", "list", "--consumer", "http://a:1"], prog_name="gazette-spark"
+    )
+    problem = "--consumer comes before the command: gazette-spark shards --consumer … list"
+    assert (answer.exit_code, answer.stderr.splitlines()[-1]) == (2, f"Error: {problem}")
+
+
 def test_a_host_that_nobody_knows_is_named_in_one_sentence() -> None:
     """The text of gRPC has the names of its fields."""
     error = UnavailableError(

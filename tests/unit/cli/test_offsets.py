@@ -187,7 +187,9 @@ def test_files_that_delta_has_deleted_are_no_damage(log_file: Path) -> None:
     ("args", "problem"),
     [
         pytest.param(
-            ["--app-id", "nobody"], "no ledger entry of app id 'nobody' in its 5 commits", id="other"
+            ["--app-id", "nobody"],
+            "no ledger entry of app id 'nobody' in its 5 commits, only of 'orders'",
+            id="other",
         ),
         pytest.param([], "not a Delta table", id="not a table"),
     ],
@@ -243,3 +245,5 @@ def test_a_location_is_not_percent_encoded(tmp_path: Path) -> None:
     assert "Write it without quoting" in quoted.stderr
     with pytest.raises(InputError, match="there is no commit in its _delta_log"):
         DeltaLog(str(tmp_path)).rows(None)
+    with pytest.raises(InputError, match="none is not a Delta table: there is no such directory"):
+        DeltaLog(str(tmp_path / "none")).rows(None)

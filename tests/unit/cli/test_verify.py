@@ -121,6 +121,14 @@ def test_a_jvm_that_does_not_start_ends_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_missing_java_is_named(tmp_path: Path) -> None:
+    """Nothing is started that would report it in its own words."""
+    words = ["verify", "--spark", "--entries-only", str(tmp_path)]
+    answer = CliRunner(env={"JAVA_HOME": "/nowhere"}).invoke(main, words)
+    assert answer.exit_code == 3
+    assert "got no Java in JAVA_HOME (/nowhere); expected Java 17 or 21" in answer.stderr
+
+
 def report(*ranges: ComparedRange) -> Report:
     """Return a report about a table of one journal."""
     claim = CoveredRange("app", 0, "a/b", 0, 30, 1, (CommittedSpan(0, 30, 1),))
