@@ -52,7 +52,7 @@ def broker() -> None:
 @click.option(
     "--gateway-without-token",
     is_flag=True,
-    help="Serve the gateway's GET, HEAD and PUT without a token although there are keys, as Gazette does.",
+    help="Serve the gateway's GET, HEAD and PUT without a token even if there are keys, as Gazette does.",
 )
 @click.option(
     "--pulse-interval",
@@ -73,7 +73,7 @@ def broker() -> None:
     "--max-append-rate",
     default=0,
     type=Integer(0),
-    help="Maximum bytes per second, for journals with a rate.",
+    help="Upper bound of the rate, in bytes per second, that the spec of a journal may set.",
 )
 @click.option(
     "--fragment-urls",

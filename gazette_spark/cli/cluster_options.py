@@ -93,7 +93,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         envvar="ETCD_ADDRESS",
         metavar="URL",
         help="Address of Etcd. Repeatable. Processes with the same --prefix share their shards and take over "
-        "from each other. Without it, this process is on its own.",
+        "from each other. Without it, this process runs its shards alone.",
     )
     @click.option(
         "--prefix",
@@ -122,7 +122,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         default=32,
         show_default=True,
         type=Integer(1, 1 << 20),
-        help="Most shards that this process runs.",
+        help="Maximum number of shards that this process runs.",
     )
     @click.option(
         "--lease",
@@ -140,7 +140,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         default=60.0,
         show_default=True,
         metavar="SECONDS",
-        help="Time for other members to take the shards over at the end.",
+        help="Time at the end for other members to take over the shards.",
     )
     @click.option("--etcd-user", "user", envvar="ETCD_USER", default="", help="User of Etcd.")
     @click.option(
@@ -161,7 +161,11 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         "--etcd-cert-file", "cert_file", envvar="ETCD_CERT_FILE", type=_FILE, help="PEM certificate for Etcd."
     )
     @click.option(
-        "--etcd-key-file", "key_file", envvar="ETCD_CERT_KEY_FILE", type=_FILE, help="PEM key of it."
+        "--etcd-key-file",
+        "key_file",
+        envvar="ETCD_CERT_KEY_FILE",
+        type=_FILE,
+        help="PEM private key of this certificate.",
     )
     # click reads a command's docstring and its earlier options off the function, which wraps copies.
     @functools.wraps(command)

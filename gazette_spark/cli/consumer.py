@@ -73,8 +73,8 @@ def consumer() -> None:
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Longest time until a failed shard is started again: the first is a second, each next one twice as "
-    "long. 0: failed shards are not started again.",
+    help="Maximum delay before a failed shard is started again. The first delay is a second, each further "
+    "one is twice as long. 0: failed shards are not started again.",
 )
 @click.option("--metrics-port", type=PORT, help="Serve Prometheus metrics at this port; 0: any free port.")
 @cluster_options
@@ -100,14 +100,16 @@ def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
 ) -> None:
     """Run shards of APPLICATION until interrupted, and serve the API consumer.Shard.
 
-    MODULE is imported, also from the current directory. APPLICATION is an object in it, or a class without
-    arguments. The command prints its endpoint once it serves, and that of its metrics on the next line.
+    The command imports MODULE, if necessary from the current directory. APPLICATION is an object in it, or a
+    class that needs no arguments. The command prints its endpoint once it serves, and that of its metrics on
+    the next line.
 
-    With --etcd it is a member of a cluster, beside other processes of this command and of Gazette. Shards are
-    kept in Etcd: those of --specs are created if they are not there. At its end it hands its shards over.
+    With --etcd, the process is a member of a cluster, together with other processes of this command and of
+    Gazette. The specs of shards are in Etcd; missing ones are created from --specs. Before the process ends,
+    it hands over its shards.
 
-    Without --etcd it starts the shards of --specs and ignores their revisions. Specs applied later last until
-    the process ends, and no other process takes over.
+    Without --etcd, the process starts the shards of --specs and ignores their revisions. Specs that are
+    applied later last until the process ends, and no other process takes over.
     """
     from gazette_spark._server.http_server import HttpServer
     from gazette_spark.client import environment

@@ -135,8 +135,8 @@ def quickstart(ctx: click.Context, seconds: float, rate: float, kills: int, keep
     """Stream journals into a Delta table and watch its lag in a browser.
 
     The command starts a broker, four journals, their writers, a Spark query and the lag page, and prints the
-    page's address. Ctrl-C, or --for, stops the writers. The table gets the rest, and `verify` compares it
-    with the journals. The exit code is that of `verify`.
+    page's address. Ctrl-C, or --for, stops the writers. The query reads the rest, and `verify` compares the
+    table with the journals. The exit code is that of `verify`.
     """
     if typed_broker(ctx) is not None:
         raise click.UsageError("quickstart starts its own broker; leave out --broker, or run demo")

@@ -61,7 +61,13 @@ Check = Callable[[], Iterator[Finding]]
 
 @click.command()
 @broker_options
-@click.option("--store", "stores", multiple=True, metavar="URL", help="Store to try. Repeatable.")
+@click.option(
+    "--store",
+    "stores",
+    multiple=True,
+    metavar="URL",
+    help="Fragment store or object store to test. Repeatable.",
+)
 @format_option
 def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_format: str) -> None:
     """Check Python, Java, Spark, Delta, the native decoder, the broker, clock, TLS, token and stores.

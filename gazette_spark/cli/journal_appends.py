@@ -71,10 +71,10 @@ ReadRecord = Callable[[BinaryIO], bytes | None]
     type=click.Choice(["random", "modulo", "rendezvous", "direct"]),
     default="random",
     show_default=True,
-    help="How records find their journals. All but random read a key before each record, in the same "
-    "framing; direct: the journal's name.",
+    help="How a record's journal is chosen. Except with random, a key precedes each record, in the same "
+    "framing. With direct, it is the journal's name.",
 )
-@click.option("--base64", "is_base64", is_flag=True, help="Keys of lines are in base64.")
+@click.option("--base64", "is_base64", is_flag=True, help="The keys before the lines are in base64.")
 @format_option
 @click.pass_obj
 def append(

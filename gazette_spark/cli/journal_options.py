@@ -47,7 +47,7 @@ Secrets come only from the environment or from files, because other users can se
 """
 
 FLAG_HELP = {
-    "--auth-token-file": "File of the token, read again when it changes. Precedes other secrets.",
+    "--auth-token-file": "File of the token, read again when it changes. It overrides other secrets.",
     "--tls-ca-file": "PEM file of the authorities to trust. Default: the public ones.",
     "--tls-cert-file": "PEM certificate of this client.",
     "--tls-key-file": "PEM private key of the certificate, without a password.",

@@ -191,7 +191,8 @@ def open_committed(
 @click.option(
     "--offsets-out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File for the next offsets, also after Ctrl-C. An --offsets of that name becomes FILE.previous.",
+    help="File for the next offsets, also after Ctrl-C. If --offsets names the same file, FILE.previous has "
+    "the old offsets.",
 )
 @click.option(
     "--file-root",
@@ -253,7 +254,7 @@ def read(
     offset and the bytes in base64. After Ctrl-C, the command prints the offset at which to continue.
 
     With --isolation-level=read_committed, journals hold messages with UUIDs. The command writes the committed
-    ones, each once and in its frame. It writes the rest of transactions that began before the first offset.
+    ones, each once and in its frame. Of a transaction that began before the first offset, it writes the rest.
     """
     if end_offset and end_offset < offset:
         raise click.UsageError(f"--end-offset {end_offset} is before --offset {offset}; give a later end")

@@ -39,11 +39,12 @@ def evaluate(source: BinaryIO, bad_only: bool) -> None:
 
     FILE is a JSON object: now_ms, cluster, group, allowed_lag (0), minimum_complete (0), and partitions, or
     null for a group that is not known. A partition has topic, partition, owner (""), client_id (""),
-    current_lag, broker_offsets and offsets, oldest first. These are null, for slots not used yet, or have
-    offset, timestamp, observedAt (0) and lag, which may be null. Times are milliseconds since 1970.
+    current_lag, broker_offsets and offsets, oldest first. Each of the offsets has offset, timestamp,
+    observedAt (0) and lag, which may be null; it is null if its slot is not used yet. Times are milliseconds
+    since 1970.
 
-    The answer is what Burrow's HTTP API has under "status". The exit code is 0 for any verdict, and 1 if
-    FILE is not of this form.
+    The command prints what Burrow's HTTP API has under "status". The exit code is 0 for any verdict, and 1 if
+    FILE does not have this form.
     """
     recording = parse_recording(decode(source.read()))
     status = evaluate_group(

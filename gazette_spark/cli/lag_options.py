@@ -151,7 +151,7 @@ def feed_options(command: Decorated) -> Decorated:
             "max_age_s",
             type=Number(min=0),
             metavar="SECONDS",
-            help="Raise an alarm if a table lacks an older byte.",
+            help="Raise an alarm if the oldest byte that a table lacks is older.",
         ),
         click.option(
             "--min-loss-in",

@@ -48,9 +48,9 @@ def show_offsets(
 ) -> None:
     """Show the ledger of the table TABLE.
 
-    TABLE is the directory of a Delta table, a location such as s3://bucket/orders, written as Spark writes
-    it: nothing in it is percent-encoded; or iceberg:catalog/namespace.table for an Iceberg table of
-    pyiceberg's configuration, whose versions are the sequence numbers of snapshots.
+    TABLE is the directory of a Delta table; or its location, such as s3://bucket/orders, without
+    percent-encoding; or iceberg:catalog/namespace.table for an Iceberg table of pyiceberg's configuration.
+    The versions of an Iceberg table are the sequence numbers of its snapshots.
 
     The command also lists bytes that are not in the table because they were lost or skipped, as far back as
     the table's history goes.

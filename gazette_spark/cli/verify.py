@@ -87,7 +87,7 @@ COMPARED = {
     "--spark",
     "in_spark",
     is_flag=True,
-    help="Compare in a local Spark session, however small the table is.",
+    help="Compare in a local Spark session even if the table is small.",
 )
 @click.option(
     "--remote",
@@ -140,12 +140,12 @@ def verify(
     committed messages. A query that filters records, or makes several rows of one, is not exact in this
     sense.
 
-    This process compares Iceberg tables, and Delta tables of up to 64 MiB. A local Spark session compares
-    larger Delta tables, or with --remote the executors of a Spark Connect server. They need this package and
-    a connection to the brokers.
+    This process compares Iceberg tables, and Delta tables of up to 64 MiB. Larger Delta tables are compared
+    by a local Spark session or, with --remote, by the executors of a Spark Connect server, which need this
+    package and a connection to the brokers.
 
     The last line is the verdict. Exit code 0: VERIFIED. 1: DIFFERENT, with the first difference. 3: NOT
-    VERIFIED: nothing differs, but some rows were not compared, or by number only; the report says which and
+    VERIFIED: nothing differs, but some rows were not compared, or only counted; the report says which and
     why.
     """
     locations = dict(_pair(pair, "--dead-letters", "NAME=LOCATION") for pair in dead_letters)
