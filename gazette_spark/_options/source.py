@@ -135,8 +135,8 @@ class SourceOptions:
     )
     fragment_postfix_levels: int | None = option(
         depth(32),
-        "Number of directories that the journals' path_postfix_template adds. If a listing is ambiguous "
-        "without it, the query fails. For `fragmentStore`.",
+        "Number of directories that the journals' path_postfix_template adds. Required if a listing is "
+        "ambiguous. For `fragmentStore`.",
         use="batch",
         shown_default="`0`",
     )
@@ -391,10 +391,10 @@ class SourceOptions:
     )
     empty_value: str = option(
         parse_any_text,
-        "Value of an empty field in quotes. If neither this option nor `nullValue` is set, such a "
-        "field is null.",
+        "Value of an empty field in quotes.",
         default="",
         form="any text",
+        shown_default="null; empty text if `nullValue` is set",
     )
     descriptor_file: str | None = option(
         parse_file,
@@ -416,7 +416,7 @@ class SourceOptions:
     )
     read_gaps: bool = option(
         parse_bool,
-        "Whether rows are the ranges of bytes that are in no fragment any more, instead of records. "
+        "Whether the rows are gaps instead of records: ranges of bytes that are in no fragment any more. "
         "Columns: `journal`, `begin`, `end`, `bytes`. The range is `startingOffsets` to `endingOffsets`.",
         default="false",
         use="batch",
@@ -470,7 +470,7 @@ class SourceOptions:
     )
     request_timeout_ms: int = option(
         count(DAY_MS),
-        "Maximum time that a request goes without progress. The client retries until then; after that, the "
+        "Maximum time that a request may make no progress. The client retries until then; after that, the "
         "query fails.",
         section="Timeouts and logging",
         default="60000",
