@@ -35,5 +35,5 @@ def test_the_examples_run(broker: BrokerHandle, client: Client, fresh_prefix: st
     finally:
         if "client" in names:
             names["client"].close()
-    assert names["found"] == [1, 2, None]
+    assert names["orders"] == [1, 2, None]
     assert names["later"] == [3, None]
