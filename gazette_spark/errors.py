@@ -357,7 +357,8 @@ class UnavailableError(CallError):
         cause = self.problem.rpartition("Failed to connect to remote host: ")[2]
         if lookup := _FAILED_LOOKUP.search(cause):
             cause = f"the name of its host cannot be looked up ({lookup[1]})"
-        return f"unavailable: {cause}. Check {address} and the {self.service}"
+        service = "Etcd" if self.service == "etcd" else f"the {self.service}"
+        return f"unavailable: {cause}. Check {address} and {service}"
 
 
 class AuthError(CallError):

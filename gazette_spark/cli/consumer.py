@@ -143,7 +143,9 @@ def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
         host: ClusterHost | LocalHost
         if cluster.endpoints:
             if hints_dir is not None:
-                raise click.UsageError("--hints is for a process on its own: with --etcd, hints are in Etcd")
+                raise click.UsageError(
+                    "--hints is for a process without --etcd; a cluster keeps its hints in Etcd"
+                )
             prefix = cluster.prefix or f"/gazette/consumers/{name or type(app).__name__}"
             etcd = stack.enter_context(cluster.open_etcd())
             member = cluster.member(server.endpoint)
@@ -168,7 +170,7 @@ def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
             while not (host.wait_joined(0.2) or ends.wait(0)):
                 pass
         else:
-            click.echo("A process on its own: without --etcd, no other one takes over its shards.", err=True)
+            click.echo("Without --etcd, no other process takes over the shards of this one.", err=True)
             hints = None if hints_dir is None else FileHints(hints_dir)
             host = LocalHost(app, client, shards, name=name, hints=hints, work_dir=work_dir, restart=restart)
             host.serve_at(server.endpoint)

@@ -193,12 +193,13 @@ def append_records(
     done = counts.total()
     # With keys, each record takes two lines.
     lines = f": tail -n +{done * (2 if keyed else 1) + 1} FILE" if framing == "lines" else ""
+    first = "first record is" if done == 1 else f"first {done} records are"
     if interrupted:
-        text = f"interrupted: the first {done} records are appended; continue with record {done + 1}{lines}"
+        text = f"interrupted: the {first} appended; continue with record {done + 1}{lines}"
         raise Interrupted(text)
     if wrong is not None:
         # Whoever repeats the command with a corrected file would append these records a second time.
-        text = f"The first {done} records are appended; correct record {done + 1} and continue with it{lines}"
+        text = f"The {first} appended; correct record {done + 1} and continue with it{lines}"
         raise InputError(f"{wrong}. {text if done else 'Nothing was appended'}") from wrong
     return counts
 

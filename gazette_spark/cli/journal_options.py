@@ -189,7 +189,7 @@ def record_options(command: Decorated) -> Decorated:
         type=Integer(1, 512 << 20),
         default=64 << 20,
         show_default=True,
-        help="The query's option maxRecordBytes.",
+        help="At least the query's option maxRecordBytes.",
     )
     return framing(separator(quote(longest(command))))
 

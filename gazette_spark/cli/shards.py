@@ -275,6 +275,8 @@ def unassign(connect: ShardConnect, selector: str, failed: bool, dry_run: bool, 
         # the list.
         chosen = [name for name, row in listed.items() if not failed or row["errors"]]
         done = shard_client.unassign(chosen, only_failed=failed, dry_run=dry_run)
+    if not done:
+        click.echo(f"no {'failed ' * failed}shards match {selector!r}", err=True)
     what = "would unassign" if dry_run else "unassigned"
     rows = [
         {**{key: listed[name][key] for key in ("id", "status", "primary")}, "done": what} for name in done

@@ -240,7 +240,7 @@ class Client(Closing):
             if not problems:
                 raise
             (name, problem), *more = problems.items()
-            also = f"; and {len(more)} more of {len(changes)}" if more else ""
+            also = f"; {len(more)} more of {len(changes)} changes conflict" if more else ""
             raise EtcdTransactionFailedError(name, f"{problem}{also}") from None
 
     def journals_named(self, names: Iterable[str]) -> dict[str, pb.ListResponse.Journal]:

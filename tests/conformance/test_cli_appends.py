@@ -141,6 +141,7 @@ def test_records_before_bad_input_are_appended(run: Command, journal: str, wire:
         "The first 2 records are appended; correct record 3 and continue with it: tail -n +3" in done.stderr
     )
     assert wire.content(journal) == b"one\ntwo\n"
+    assert "The first record is appended" in run("append", journal, "-f", "lines", stdin=b"3\ncut").stderr
     assert "Nothing was appended" in run("append", journal, "-f", "lines", stdin=b"cut").stderr
 
 

@@ -248,6 +248,8 @@ def test_a_change_wants_to_know_of_which_shards(shop: Consumer) -> None:
         done = shop.run("unassign", "-l", selector)
         assert done.exit_code == 2
         assert "write 'id'" in done.stderr
+    done = shop.run("unassign", "-l", "id=shard-9", "--failed")
+    assert (done.exit_code, done.stderr) == (0, "no failed shards match 'id=shard-9'\n")
 
 
 def test_lag_is_judged_beside_that_of_queries(shop: Consumer) -> None:
