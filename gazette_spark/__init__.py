@@ -120,7 +120,7 @@ def register(spark: SparkSession) -> None:
 def gaps(spark: SparkSession, path: str | None = None, **options: str) -> DataFrame:
     """Return the bytes of journals that no fragment has any more: a query of the range cannot read them.
 
-    On Spark Connect, too. ``gaps(spark, "shop/", brokerAddress=…)`` is
+    This also works on Spark Connect. ``gaps(spark, "shop/", brokerAddress=…)`` is
     ``spark.read.format("gazette").option("readGaps", "true")`` with these options.
 
     Args:

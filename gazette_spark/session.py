@@ -27,7 +27,7 @@ Spark: after some minutes a fifth of the CPU goes into sweeping it and compiling
 LOCAL_CONF = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
-    # Small Delta logs are read in seconds instead of tenths with the default of 50.
+    # With the default of 50, reading a small Delta log takes seconds instead of tenths of a second.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -56,18 +56,18 @@ def local_spark(
 ) -> SparkSession:
     """Start a local Spark with Delta whose warehouse and scratch files stay under ``directory``.
 
-    Spark resolves Delta's jars on the first start and caches them in the user's Ivy cache. Where the class
-    path of ``SPARK_DIST_CLASSPATH`` names them, they are used from there. Tables on ``s3a://`` may be written
+    Spark resolves Delta's jars on the first start and caches them in the user's Ivy cache, unless the class
+    path of ``SPARK_DIST_CLASSPATH`` names them. Tables on ``s3a://`` may be written
     by several drivers (:func:`~gazette_spark.s3_log_store`); Spark's client of S3 is not included.
 
     Args:
-        directory: Where Spark may write.
+        directory: Directory for the warehouse and the scratch files.
         master: Spark's master.
-        conf: Settings beside, or instead of, :data:`LOCAL_CONF`.
-        java_options: Options of the JVM; give "" where throughput matters.
-        log: File that gets what the JVM writes to stderr, such as 80 lines about Delta's jars; by default
-            it goes where this program's own stderr goes. One line on stderr then says that Spark is starting,
-            and where its log is. If Spark does not start, the error names the file.
+        conf: Settings that are added to :data:`LOCAL_CONF`, or replace some of them.
+        java_options: Options of the JVM. The default ones suit short runs; pass "" where throughput matters.
+        log: File for what the JVM writes to stderr, such as 80 lines about Delta's jars. Then one line on
+            stderr says that Spark is starting, and names the file; so does the error if Spark does not start.
+            By default, the JVM writes to this program's stderr.
     """
     builder = session_builder(Path(directory), master=master, conf=conf, java_options=java_options)
     if not delta_is_on_class_path():

@@ -31,7 +31,7 @@ from gazette_spark.errors import OptionError
 
 
 class EmbeddedBroker(SingleBroker):
-    """A running broker, or one about to be. Any thread may call anything; a context manager."""
+    """A broker in this process. Thread-safe; a context manager, which starts and stops it."""
 
     @overload
     @classmethod

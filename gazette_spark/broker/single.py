@@ -61,7 +61,7 @@ class _Options:
 
 
 class SingleBroker:
-    """A running broker, or one about to be. Any thread may call anything; a context manager."""
+    """A broker in this process. Thread-safe; a context manager, which starts and stops it."""
 
     def __init__(
         self,
@@ -77,21 +77,21 @@ class SingleBroker:
         faults: Faults | None = None,
         membership: BrokerMembership | None = None,
     ) -> None:
-        """Prepare a broker; entering it, or :meth:`run`, runs it.
+        """Prepare a broker, which starts with the ``with`` block or with :meth:`run`.
 
         Args:
-            root: directory of the fragment stores and, in ``.gazette``, of the broker's state. Made if
-                it does not exist.
-            port: port to listen on; 0 is any free port.
-            host: address to listen on.
-            storage: how bytes are stored.
-            serving: how calls are served.
-            gateway: where the HTTP gateway is; None: no gateway.
-            auth_keys: keys with which bearer tokens are verified, in the form of ``BROKER_AUTH_KEYS``; None
-                allows everything to every call.
-            tls: certificate for gRPC and HTTP; None is plain text.
-            faults: faults that a test requests.
-            membership: settings of a cluster; None is a cluster of one.
+            root: Directory of the fragment stores and, in ``.gazette``, of the broker's state. It is created
+                if it is missing.
+            port: Port to listen on; 0 for any free port.
+            host: Address to listen on.
+            storage: How bytes are stored.
+            serving: How calls are served.
+            gateway: Address of the HTTP gateway; None for no gateway.
+            auth_keys: Keys with which bearer tokens are verified, in the form of ``BROKER_AUTH_KEYS``; with
+                None, every call is allowed.
+            tls: Certificate for gRPC and HTTP; None for plain text.
+            faults: Faults that a test injects.
+            membership: Settings of a cluster; None for a broker alone.
 
         Raises:
             OptionError: ``auth_keys`` is invalid.
