@@ -392,5 +392,5 @@ def try_store(client: Client, store: str) -> tuple[str, str]:
     try:
         check_bucket(store)
     except GazetteError as error:
-        return f"{instead}, and from this machine {one_line(error)}", ""
+        return f"{one_line(error)} (listed from this machine, because {instead})", ""
     return "", f"it was listed from this machine; {instead}, where {tried}"

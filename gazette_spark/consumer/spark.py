@@ -295,8 +295,8 @@ def start(
 ) -> StreamingQuery:
     """Run an application's shards as a streaming query.
 
-    The arguments are those of :class:`SparkHost`, which has more, and ``trigger`` is that of
-    :meth:`SparkHost.start`. To serve the shards, make a host.
+    The arguments are those of :class:`SparkHost` and, as ``trigger``, of :meth:`SparkHost.start`. To set the
+    other arguments, or to serve the shards, use these two instead.
     """
     host = SparkHost(app, spark, shards, checkpoint=checkpoint, state=state, broker=broker, name=name)
     return host.start(**trigger)

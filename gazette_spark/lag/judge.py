@@ -26,30 +26,30 @@ def judge_query(
     commits: int = 10,
     fetch: Callable[[int | None], Sequence[HistoryRow]] | None = None,
 ) -> GroupLag:
-    """Say how far a query is behind, and whether that gets worse.
+    """Return how far a query is behind, and Burrow's verdict on its last commits.
 
-    The table's ledger is compared with the brokers' write heads now, and Burrow's rules judge its last
-    commits. Whoever asks again and again should keep a :class:`Monitor`, as ``gazette-spark lag serve`` does.
+    The table's ledger is compared with the brokers' current write heads. To ask repeatedly, keep a
+    :class:`Monitor` instead, as ``gazette-spark lag serve`` does.
 
     Args:
         client: A client of the brokers.
         table: A Delta table's directory or URL, or "iceberg:catalog/namespace.table".
-        journals: A journal, or a prefix that ends in ``/``. Empty looks at all journals.
-        app_id: The stream, where several fill the table.
-        commits: Number of commits that the rules look at.
-        fetch: Returns the newest rows of the table's history, newest first; None requests all of them. It
-            replaces reading ``table``, which only names the table then, as for tables that Spark alone can
-            read: ``lambda limit: sink.table.history(spark, limit)``.
+        journals: A journal, or a prefix that ends in ``/``; empty for all journals.
+        app_id: The stream's app id. It may be left out if only one stream fills the table.
+        commits: Number of commits that are judged.
+        fetch: Returns the newest rows of the table's history, newest first; None requests all of them. Pass
+            it for a table that only Spark can read: ``lambda limit: sink.table.history(spark, limit)``. Then
+            ``table`` is only a name.
 
     Returns:
         The verdict, the bytes behind, and both for each journal.
 
     Raises:
-        InputError: the table or the write heads cannot be read, the table has no ledger, or several app ids
-            of which none is named.
+        InputError: the table or the write heads cannot be read, the table has no ledger, or ``app_id`` is
+            missing or unknown.
     """
     selector = f"{'prefix' if journals.endswith('/') else 'name'}={journals}" if journals else ""
-    # A monitor forgets a group that has been silent for a week. Whoever names a table wants to know of it.
+    # A monitor forgets a group that has been silent for a week, but the caller has named this one.
     history = History(HistoryOptions(intervals=commits, expire_group_s=FOREVER_S))
     monitor = Monitor("gazette", history, Evaluator(history, Thresholds()))
     # Heads first: a commit that lands between the two looks would be ahead of the heads, which is no lag.

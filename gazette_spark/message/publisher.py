@@ -204,7 +204,7 @@ class Publisher:
 def write_ack_intents(
     client: Client, intents: Iterable[AckIntent], *, timeout_s: float | None = None
 ) -> list[str]:
-    """Append intents as :func:`append_ack_intents` does; return the journals that are gone."""
+    """Append stored intents as :func:`append_ack_intents` does; return the journals that no longer exist."""
     ends = append_ack_intents(client, intents, timeout_s=timeout_s)
     return [journal for journal, end in ends.items() if end is None]
 
