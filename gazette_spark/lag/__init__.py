@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gazette_spark._ledger.positions import now_ms as now_ms
     from gazette_spark.lag.feeds import CheckpointFeed as CheckpointFeed
     from gazette_spark.lag.feeds import HeadFeed as HeadFeed
+    from gazette_spark.lag.feeds import ProgressFeed as ProgressFeed
     from gazette_spark.lag.feeds import TableFeed as TableFeed
     from gazette_spark.lag.feeds import poll_all as poll_all
     from gazette_spark.lag.group_lag import GroupLag as GroupLag
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "feeds": ("CheckpointFeed", "HeadFeed", "TableFeed", "poll_all"),
+        "feeds": ("CheckpointFeed", "HeadFeed", "ProgressFeed", "TableFeed", "poll_all"),
         "group_lag": ("GroupLag",),
         "history": ("Evaluator", "History", "HistoryOptions"),
         "judge": ("judge_query",),

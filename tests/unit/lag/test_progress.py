@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark.errors import InputError
-from gazette_spark.lag.feeds import ProgressFeed
+from gazette_spark.lag import ProgressFeed
 from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Thresholds
