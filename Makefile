@@ -130,21 +130,25 @@ lock: install ## Write requirements-dev.txt: the newest allowed releases of all 
 api-check: install ## Compare the public interface with that of the newest release, or of REF; fail if a patch release breaks it
 	@$(PYTHON) -m tools.api_check $(REF)
 
+# Each worker collects all tests, so there are few. They take the tests file by file: what a file's tests share is made
+# once. In `make test-rest`, two workers have a JVM each that most Spark tests share.
+TOGETHER = -n 3 --dist loadgroup --no-loadscope-reorder
+CHECKED := tests/unit tests/property
+
 # Types are checked beside the tests, which wait for timers now and then.
 .PHONY: check
 check: style ## Lint, types, unit and property tests but the slow ones; no JVM, a minute and a half
 	@types=$$(mktemp); $(BIN)/mypy >"$$types" 2>&1 & checker=$$!; \
-	$(PYTEST) -n 4 -m checked tests/unit tests/property; tested=$$?; \
+	$(PYTEST) $(TOGETHER) -m checked $(CHECKED); tested=$$?; \
 	wait $$checker; checked=$$?; \
 	cat "$$types"; rm -f "$$types"; \
 	[ $$tested -eq 0 ] && [ $$checked -eq 0 ]
 
-# Two workers have a JVM each that most Spark tests share; the rest is taken file by file.
-TOGETHER = -n 3 --dist loadgroup --no-loadscope-reorder
-
+# The other files of $(CHECKED) have no test that `make check` leaves out, so they need not be collected again.
 .PHONY: test-rest
 test-rest: install jvm browser broker-binaries s3-server wheel-env oldest-spark-env class-archive ## What `make test` adds to `make check`
-	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) -m "not checked" tests
+	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) -m "not checked" $(filter-out $(CHECKED:=/),$(wildcard tests/*/)) \
+		$$(grep -rl --include='*.py' 'mark\.slow' $(CHECKED))
 
 # One after the other, even under `make -j`: the last output is the last test run's summary.
 .PHONY: test

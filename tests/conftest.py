@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,8 +186,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         soak = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=soak)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    # A path is compared once, not once for each of its ten thousand tests.
+    in_checked = cache(lambda path: any(map(path.is_relative_to, CHECKED)))
     for item in items:
-        if any(map(item.path.is_relative_to, CHECKED)) and not item.get_closest_marker("slow"):
+        if in_checked(item.path) and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.checked)
         shared = not {"spark", "delta_spark"}.isdisjoint(getattr(item, "fixturenames", ()))
         if shared or item.path.parent.name in ("spark", "notebooks"):
@@ -195,9 +198,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.own_jvm)
         file = item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(_group(item.path) if shared else file))
-    # The longest first, so that all workers end together: the shared JVMs, then those that start their own.
+    # The longest first, so that all workers end together: shared JVMs, JVMs of single tests, properties.
     items.sort(
-        key=lambda item: (not item.get_closest_marker("spark"), bool(item.get_closest_marker("own_jvm")))
+        key=lambda item: (
+            not item.get_closest_marker("spark"),
+            bool(item.get_closest_marker("own_jvm")),
+            not item.nodeid.startswith("tests/property/"),
+        )
     )
 
 
