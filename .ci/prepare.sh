@@ -20,6 +20,9 @@ store=$!
 { $make native && $make wheel-env && $make oldest-spark-env && $make class-archive; } >"$logs/environments" 2>&1 &
 environments=$!
 
+# From a fresh clone, each of the workers of `make check` would compile all tests and what they import.
+.venv/bin/pytest --collect-only -qq tests >/dev/null 2>&1
+
 $make check
 checked=$?
 # A number that was waited for may already be another process's, so the trap must not signal it.
