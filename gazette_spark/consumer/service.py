@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import Self
 
@@ -33,7 +34,7 @@ from gazette_spark._server.authorizer import Authorizer, UnauthenticatedError
 from gazette_spark._server.http_server import Exchange
 from gazette_spark._server.serving import CallPlaces, authorization_header, bind_server, new_server
 from gazette_spark._server.tls import ServerTls
-from gazette_spark.client._transport.channel import Connection
+from gazette_spark.client._transport.channel import Connection, cancel
 from gazette_spark.client._transport.credentials import TlsOptions
 from gazette_spark.consumer.application import ResolveArgs, ShardHost
 from gazette_spark.consumer.specs import (
@@ -136,9 +137,15 @@ class ShardService(pc_grpc.ShardServicer):
         token = authorization_header(context)
         metadata = () if token is None else (("authorization", token),)
         with peer.errors():
-            response: pc.StatResponse = peer.stub(pc_grpc.ShardStub).Stat(
-                passed_on, timeout=timeout_s, metadata=metadata
-            )
+            call = peer.stub(pc_grpc.ShardStub).Stat.future(passed_on, timeout=timeout_s, metadata=metadata)
+            # gRPC does not end this call with the caller's. If the offset never comes, both members would
+            # keep a thread for a caller that has gone, and in the end accept no more Stat calls.
+            if not context.add_callback(partial(cancel, call)):
+                cancel(call)
+            try:
+                response: pc.StatResponse = call.result()
+            except grpc.FutureCancelledError:
+                raise UnavailableError(endpoint, "the caller has gone away") from None
         return response
 
     def close(self) -> None:

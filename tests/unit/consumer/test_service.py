@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import pickle
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -16,6 +18,7 @@ import pytest
 from gazette_spark.broker import EmbeddedBroker, ServerTls
 from gazette_spark.client import Client, TlsOptions
 from gazette_spark.client._transport.channel import NO_ANSWER
+from gazette_spark.consumer.application import Resolution, ResolveArgs
 from gazette_spark.consumer.client import ShardClient, verify_referenced_journals
 from gazette_spark.consumer.service import ShardServer
 from gazette_spark.consumer.specs import shard_spec
@@ -188,6 +191,38 @@ def test_stat_has_a_deadline(served: Served, stub: Stub) -> None:
     call = stub.Stat.future(pc.StatRequest(shard="shard-1", read_through={"shop/orders": 10}))
     call.cancel()  # type: ignore[no-untyped-call]  # grpc's stubs leave it out
     served.server.stop()  # Waits for no thread that serves a call.
+
+
+class Elsewhere(StillHost):
+    """A host whose shards have another primary."""
+
+    def resolve(self, args: ResolveArgs) -> Resolution:
+        """Name the primary, and nothing of this process."""
+        found = super().resolve(replace(args, read_through={}))
+        return Resolution(pc.OK, found.header, found.spec)
+
+
+def test_stat_that_is_passed_on_ends_with_its_caller(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The primary does not go on waiting for a caller that has left another member."""
+    elsewhere, front = Elsewhere(served.server.endpoint), ShardServer()
+    front.start(elsewhere)
+    change = Change(upsert=shard_spec("shard-1", ["shop/orders"]))
+    for host in (elsewhere, served.host):
+        host.apply([change])
+    resolve, asked = served.host.resolve, queue.SimpleQueue[ResolveArgs]()
+
+    def note(args: ResolveArgs) -> Resolution:
+        asked.put(args)
+        return resolve(args)
+
+    monkeypatch.setattr(served.host, "resolve", note)
+    with grpc.insecure_channel(front.endpoint.removeprefix("http://")) as channel:
+        call = Stub(channel).Stat.future(pc.StatRequest(shard="shard-1", read_through={"shop/orders": 10}))
+        args = asked.get(timeout=SOON_S)
+        assert args.cancelled is not None
+        call.cancel()  # type: ignore[no-untyped-call]  # grpc's stubs leave it out
+        args.cancelled.result(SOON_S)
+    front.stop()
 
 
 def test_stat_that_was_passed_on(served: Served, stub: Stub) -> None:
