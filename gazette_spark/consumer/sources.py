@@ -188,12 +188,16 @@ class Inbox:
         """Whether the inbox refuses messages."""
         return self._closed
 
+    @property
+    def _ended(self) -> bool:
+        return self._closed or self._error is not None
+
     def put(self, envelope: Envelope) -> bool:
-        """Wait for room and add a message; return False if the inbox is closed."""
+        """Wait for room and add a message; return False if the inbox is closed, or has an error."""
         with self._lock:
-            while len(self._queued) >= self._size and not self._closed:
+            while len(self._queued) >= self._size and not self._ended:
                 self._room.wait()
-            if self._closed:
+            if self._ended:
                 return False
             self._queued.append(envelope)
             self._event.notify()
@@ -203,6 +207,9 @@ class Inbox:
         """Add an error, which replaces all later messages."""
         with self._lock:
             self._error = self._error or error
+            # Readers of other sources end. With messages that always come in time, the shard would run on,
+            # and read the source of the error no more.
+            self._room.notify_all()
             self._event.notify()
 
     def wake(self) -> None:
