@@ -119,6 +119,7 @@ class _RingEntry:
     clock: int
     """The UUID at the time of queuing, because an application may change a delivered message."""
     sequence: _Sequence
+    slot: int
 
 
 class Sequencer:
@@ -307,6 +308,9 @@ class Sequencer:
             elif sequence.entries:
                 entry = sequence.entries.popleft()
                 envelope, clock = entry.envelope, entry.clock
+                # Release the message, as Gazette does: the slot may be overwritten only hours later, and a
+                # ring of delivered messages of 1 MB would take 8 GB.
+                self._ring[entry.slot] = None
             else:
                 break
 
@@ -396,7 +400,7 @@ class Sequencer:
         return SequencerCheckpoint(dict(self._offsets), states)
 
     def _add_to_ring(self, envelope: Envelope, sequence: _Sequence, clock: int) -> None:
-        entry = _RingEntry(envelope, clock, sequence)
+        entry = _RingEntry(envelope, clock, sequence, self._ring_head)
         # `queue` has emptied this slot.
         self._ring[self._ring_head] = entry
         sequence.entries.append(entry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -227,6 +228,23 @@ def test_a_program_may_change_what_it_got() -> None:
         found.message.set_uuid(messages("B9O")[0].message.get_uuid())
     assert reader.sequencer.step() is None
     assert reader.read("A2C A1C A3C A4K") == "A3C A4K"
+
+
+def test_delivered_messages_are_released() -> None:
+    """The ring keeps none of them in memory."""
+
+    class Kept(Stamp):
+        """One that can be referred to weakly."""
+
+    sequencer, delivered = Sequencer(), []
+    for envelope in messages("A1O A2C A3K B1C"):
+        message = Kept(envelope.message.get_uuid())
+        sequencer.queue(Envelope(envelope.journal, envelope.begin, envelope.end, message))
+        delivered.append(weakref.ref(message))
+        del message
+        while sequencer.step() is not None:
+            pass
+    assert [message() is None for message in delivered] == [True, True, True, False]
 
 
 def test_a_replay_that_fails_is_started_again() -> None:
