@@ -32,13 +32,13 @@ from gazette_spark.lag.group_lag import JournalStore, Unread
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.locations import local_path, masked_url
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON, values_of
 from gazette_spark.query_progress import QueryLag, journal_transactions
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client
     from gazette_spark.protocol import consumer_pb2 as pc
-    from gazette_spark.protocol import protocol_pb2 as pb
 
 log = logging.getLogger("gazette_spark.lag")
 
@@ -95,7 +95,10 @@ class HeadFeed:
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Read all write heads, and the stored fragments of journals in which a group is behind."""
         listed = {journal.spec.name: journal for journal in self._client.list_journals(self._selector)}
-        heads = self._client.write_heads(sorted(listed))
+        # Brokers refuse every read of a write-only journal, which would hide the heads of all others. No
+        # query reads it. If there are no others, the refusal is the answer.
+        readable = [name for name in listed if listed[name].spec.flags != pb.JournalSpec.O_WRONLY]
+        heads = self._client.write_heads(sorted(readable or listed))
         # A head that went back usually comes from a replica that has just joined the journal, and would hide
         # a lag. Other members report the right one; if they do not, the journal was created again.
         if fallen := sorted(name for name, head in heads.items() if head < self._heads.get(name, 0)):

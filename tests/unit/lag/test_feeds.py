@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark.client import Client
 from gazette_spark.errors import InputError
 from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, poll_all
 from gazette_spark.lag.history import Evaluator, History, HistoryOptions
-from gazette_spark.lag.monitor import Monitor
+from gazette_spark.lag.monitor import Monitor, prefix_of
 from gazette_spark.lag.rules import Thresholds
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import journal_spec
 from tests.oracles.brokers import FakeClient, FakeJournal
 
 
@@ -98,6 +101,20 @@ def test_one_journal_that_is_not_there_is_a_failure(selector: str, failures: lis
     monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
     client = FakeClient({"shop/orders": FakeJournal(b"12345")})
     assert poll_all([HeadFeed(client, selector)], monitor, 1_000) == failures  # type: ignore[arg-type]  # as far as it asks
+
+
+def test_a_journal_that_nobody_may_read_hides_no_other(client: Client, fresh_prefix: str) -> None:
+    """Brokers refuse to tell the write head of a write-only journal."""
+    history = History(HistoryOptions())
+    monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+    journal, write_only = journal_spec(f"{fresh_prefix}a"), journal_spec(f"{fresh_prefix}b")
+    write_only.flags = pb.JournalSpec.O_WRONLY
+    client.create_journals(journal, write_only)
+    client.append(journal.name, b"12345")
+    assert poll_all([HeadFeed(client, f"prefix={fresh_prefix}")], monitor, 1_000) == []
+    assert history.fetch_topic("gazette", prefix_of(journal.name)) == [5]
+    (refused,) = poll_all([HeadFeed(client, f"name={write_only.name}")], monitor, 1_000)
+    assert "NOT_ALLOWED" in refused
 
 
 def test_a_checkpoint_in_a_bucket_is_refused_at_once() -> None:
