@@ -239,6 +239,13 @@ class ClusterMirror(Closing):
                     members[member.id] = member
                 case ShardAssignment() as assignment:
                     assignments.append(assignment)
+        # A leader removes the assignments of deleted shards, if their keys do not exist. The key of an
+        # invalid spec does, so this transaction, with the steps of other shards, would fail again and again.
+        assignments = [
+            assignment
+            for assignment in assignments
+            if assignment.shard in items or self.item_key(assignment.shard).encode() not in self._kvs
+        ]
         by_shard: dict[str, list[ShardAssignment]] = {}
         for assignment in assignments:
             by_shard.setdefault(assignment.shard, []).append(assignment)

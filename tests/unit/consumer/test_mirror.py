@@ -77,6 +77,15 @@ def test_a_slot_has_one_spelling(slot: str) -> None:
     ]
 
 
+def test_a_shard_with_an_invalid_spec_is_left_alone() -> None:
+    """A leader would take it for a deleted one, and could do nothing else as long as its key exists."""
+    etcd = _Etcd("assign/deleted#zone#member#0", "assign/invalid#zone#member#0", "items/invalid")
+    with ClusterMirror(etcd, "/app") as following:  # type: ignore[arg-type]  # As much of Etcd as is needed.
+        following.start()
+        state = following.wait_for(6, 10)
+    assert [assignment.shard for assignment in state.assignments] == ["deleted"]
+
+
 def test_a_mirror_survives_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its member keeps the lease, and would otherwise follow no change any more."""
     monkeypatch.setattr(mirror, "RETRY_S", 0.01)
