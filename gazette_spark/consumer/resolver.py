@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from gazette_spark._server.catalog import Catalog, ItemKind, apply_changes, check_transaction
 from gazette_spark._server.identity import BrokerIdentity
@@ -213,7 +214,9 @@ class RunningShards:
         self._lock = lock
         self._restart_policy = restart
         self._running: dict[str, RunningShard] = {}
-        self._ended: dict[str, RunningShard] = {}
+        # An assignment's thread refers to it, so it stays here until it has ended. It may hold a large state,
+        # and thousands of messages that were read ahead.
+        self._ended = WeakValueDictionary[str, RunningShard]()
         """Assignments of shards that no longer run, which may not have ended yet."""
         # This is kept when a shard ends, so that its counter of restarts never goes back while the process
         # runs.
@@ -275,7 +278,7 @@ class RunningShards:
             if self._closed:
                 return
             self._end(shard_id)
-            self._begin(spec, self._ended.pop(shard_id))
+            self._begin(spec, self._ended.pop(shard_id, None))
 
     def stop(self) -> list[RunningShard]:
         """Begin to stop all shards, and return those that may not have ended."""
@@ -384,9 +387,8 @@ class RunningShards:
             self._timers.pop(shard_id, None)
             restarts = self._restarts[shard_id]
             restarts.start(time.monotonic())
-            self._ended[shard_id] = self._running.pop(shard_id)
             # Use the shard's current spec, which may have changed since it failed.
-            self._begin(shard.spec, self._ended.pop(shard_id))
+            self._begin(shard.spec, self._running.pop(shard_id))
 
 
 def _is_permanent(error: BaseException | None) -> bool:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
+from typing import cast
+
 import pytest
 
 from gazette_spark.consumer.application import ResolveArgs
-from gazette_spark.consumer.resolver import needs_restart, resolve_status, unmet
+from gazette_spark.consumer.resolver import (
+    RunningShard,
+    RunningShards,
+    needs_restart,
+    resolve_status,
+    unmet,
+)
 from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
+from tests.rig.still_host import StillShard
 
 SPEC = shard_spec("shard-one", ["a/one", "a/two"])
 HERE = pb.ProcessSpec.ID(zone="local", suffix="here")
@@ -49,3 +61,15 @@ def test_a_shard_starts_again_for_what_it_read_once() -> None:
     )
     assert needs_restart(SPEC, shard_spec("shard-one", ["a/one"]))
     assert needs_restart(SPEC, shard_spec("shard-one", ["a/one", "a/two"], ring_buffer_size=1))
+
+
+def test_a_shard_that_has_ended_is_forgotten() -> None:
+    """A process through which many shards pass keeps neither their states nor what they have read ahead."""
+    lock = threading.RLock()
+    shards = RunningShards(lambda spec, _after: cast(RunningShard, StillShard(spec)), lock, None)
+    shards.follow(SPEC.id, SPEC)
+    ended = weakref.ref(shards.by_id()[SPEC.id])
+    shards.follow(SPEC.id, None)
+    gc.collect()
+    assert ended() is None
+    assert shards.stop() == []
