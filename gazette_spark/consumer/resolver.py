@@ -480,11 +480,13 @@ class ShardTable:
             # status refers to the transaction in Etcd that fails there.
             if catalog is None:
                 return pc.ApplyResponse(status=pc.ETCD_TRANSACTION_FAILED, header=self.header())
-            self._catalog = catalog
+            # Store hints before a shard starts, because it recovers from them, and before anything changes: a
+            # full disk must not leave specs in the catalog whose shards never start.
             for change in changes:
                 if change.HasField("primary_hints"):
-                    # Store hints before the shard starts, because it recovers from them.
                     self._hints[hint_primary_key(change.upsert)] = change.primary_hints
+            self._catalog = catalog
+            for change in changes:
                 shard_id = SHARDS.changed(change)
                 entry = catalog.items.get(shard_id)
                 # A disabled shard stays in the listing, so that it can be enabled again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import threading
 import weakref
@@ -20,7 +21,8 @@ from gazette_spark.consumer.resolver import (
 from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
-from tests.rig.still_host import StillShard
+from gazette_spark.protocol import recoverylog_pb2 as pr
+from tests.rig.still_host import StillHost, StillShard
 
 SPEC = shard_spec("shard-one", ["a/one", "a/two"])
 HERE = pb.ProcessSpec.ID(zone="local", suffix="here")
@@ -73,3 +75,19 @@ def test_a_shard_that_has_ended_is_forgotten() -> None:
     gc.collect()
     assert ended() is None
     assert shards.stop() == []
+
+
+def test_hints_that_cannot_be_stored_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard in the listing that no change has started would never run."""
+
+    class FullDisk(dict[str, pr.FSMHints]):
+        def __setitem__(self, key: str, hints: pr.FSMHints) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    host = StillHost("http://localhost:1")
+    monkeypatch.setattr(host, "_hints", FullDisk())
+    spec = shard_spec("shard-two", [], recovery_log_prefix="logs")
+    hints = pc.ApplyRequest.Change(upsert=spec, primary_hints=pr.FSMHints(log="logs/shard-two"))
+    with pytest.raises(OSError, match="No space left"):
+        host.apply([pc.ApplyRequest.Change(upsert=SPEC), hints])
+    assert host.list_shards().shards == []
