@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -447,6 +448,10 @@ class AppendService:
         with self._lock:
             # Wait for room first: a writer in its journal's queue would block all others meanwhile.
             self._wait(self._room, room, no_room)
+            # Before anything is changed, because a machine may start no more threads. With one thread, all
+            # work is done sooner or later.
+            if not self._threads:
+                self._add_thread()
             # From here until the release this is the journal's only writer, so the bytes of two writers are
             # never mixed.
             batch = self._enter(options, awaited)
@@ -665,13 +670,24 @@ class AppendService:
         if self._idle:
             self._work.notify()
         elif len(self._threads) < self._allowed_threads():
-            name = f"append-service-{len(self._threads)}"
-            thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            with suppress(RuntimeError):  # The machine starts no more threads, so the others do the work.
+                self._add_thread()
         elif self._watcher is None:
-            self._watcher = threading.Thread(target=self._watch, name="append-service-watch", daemon=True)
-            self._watcher.start()
+            watcher = threading.Thread(target=self._watch, name="append-service-watch", daemon=True)
+            with suppress(RuntimeError):
+                watcher.start()
+                self._watcher = watcher
+
+    def _add_thread(self) -> None:
+        """Start a thread that does the queue's work. The lock is held.
+
+        Raises:
+            RuntimeError: the machine starts no more threads.
+        """
+        name = f"append-service-{len(self._threads)}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def _allowed_threads(self) -> int:
         """Return the number of threads that may run: one more for each hanging call."""

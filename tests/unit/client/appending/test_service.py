@@ -607,6 +607,30 @@ def test_a_broken_service_lets_nobody_wait(service: AppendService, journals: Jou
         service.append(OTHER, b"x")
 
 
+@pytest.mark.parametrize("started", [0, 1])
+def test_a_machine_that_starts_no_more_threads(
+    service: AppendService, journals: Journals, monkeypatch: pytest.MonkeyPatch, started: int
+) -> None:
+    """With a thread, all journals' appends are made; without one, an append fails and leaves nothing."""
+    starts, start = iter(range(started)), threading.Thread.start
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name.startswith("append-service") and next(starts, None) is None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as machine:
+        machine.setattr(threading.Thread, "start", start_some)
+        if started:
+            appended = [service.append(journal, b"x") for journal in (JOURNAL, OTHER)]
+            assert [each.result(SOON).end for each in appended] == [1, 1]
+        else:
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                service.append(JOURNAL, b"x")
+    assert service.append(JOURNAL, b"y").result(SOON).end == started + 1
+    service.close()
+
+
 def test_a_service_stays_in_its_process(service: AppendService) -> None:
     """A service cannot be pickled, and a forked child is refused."""
     with pytest.raises(TypeError, match="one in each process"):
