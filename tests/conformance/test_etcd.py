@@ -87,6 +87,17 @@ def test_a_transaction_that_was_not_sent(deployed_broker: DeployedBroker) -> Non
         assert etcd.txn([unchanged("/unsent", 0)], [put("/unsent", b"1")]).succeeded
 
 
+def test_keys_that_fit_into_no_message(deployed_broker: DeployedBroker) -> None:
+    """They are read in smaller parts: specs with thousands of sources are as large."""
+    value = bytes(1_200_000)
+    with EtcdClient([deployed_broker.etcd_url]) as etcd:
+        lease = etcd.grant(60)
+        for number in range(15):
+            etcd.txn([], [put(f"/large/{number:02}", value, lease.id)])
+        assert [kv.value == value for kv in etcd.range("/large/")[1]] == [True] * 15
+        etcd.revoke(lease.id)
+
+
 def test_a_watch_on_an_endpoint_that_hangs(deployed_broker: DeployedBroker) -> None:
     """It ends soon, with an error or when another call gets no answer there, and goes on elsewhere."""
     with (

@@ -30,9 +30,9 @@ CALL_S = 5.0
 A watch without events checks after this time whether Etcd still serves it, and fails after twice the time.
 """
 
-# gRPC's default limit is 4 MiB for a message. One call for all keys of a large application would fail.
+# One call for all keys of a large application would exceed the limit of a message, which is 16 MiB.
 RANGE_KEYS = 2000
-"""Maximum number of keys in one answer, so that even the largest values stay below the limit of a message."""
+"""Maximum number of keys in one answer. If the answer is too large for a message, fewer are requested."""
 
 # gRPC has no code for this: UNAVAILABLE also means that the connection broke after the request was sent.
 _NOT_SENT = "failed to connect to all addresses"
@@ -137,10 +137,18 @@ class EtcdClient(Closing):
         key, end = prefix.encode(), _end_of(prefix)
         header: pe.ResponseHeader | None = None
         kvs: list[pe.KeyValue] = []
+        limit = RANGE_KEYS
         while True:
             revision = 0 if header is None else header.revision
-            request = pe.RangeRequest(key=key, range_end=end, limit=RANGE_KEYS, revision=revision)
-            response = self._call(lambda stub: stub.range, request)
+            request = pe.RangeRequest(key=key, range_end=end, limit=limit, revision=revision)
+            try:
+                response = self._call(lambda stub: stub.range, request)
+            except BrokerError as error:
+                # A value may be as large as a request to Etcd, by default 1.5 MiB.
+                if error.code != "RESOURCE_EXHAUSTED" or limit == 1:
+                    raise
+                limit = -(-limit // 8)
+                continue
             header = header or response.header
             kvs += response.kvs
             if not response.more:
