@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
 
 TICK_S = 0.2
 """Seconds between two checks of the waiting calls."""
@@ -35,8 +38,9 @@ class CallWatch:
         with self._changed:
             self._watched.add(watched)
             if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name="gazette-call-watch", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="gazette-call-watch", daemon=True)
+                thread.start()
+                self._thread = thread
             self._changed.notify_all()
         return lambda: self._forget(watched)
 
@@ -57,7 +61,12 @@ class CallWatch:
             # Outside the lock, because a check may look at a socket, and a wake-up takes the locks of others.
             for watched in [one for one in self._snapshot() if one.is_over()]:
                 self._forget(watched)
-                watched.wake()
+                try:
+                    watched.wake()
+                except Exception:
+                    # Such as a connection to another broker that was closed in the meantime. Without this
+                    # thread, no other call would end.
+                    log.exception("call_not_woken call=%r", watched)
 
     def _snapshot(self) -> list[_Watched]:
         with self._changed:

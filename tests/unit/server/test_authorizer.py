@@ -79,3 +79,17 @@ def test_a_wait_is_woken_when_its_call_is_over() -> None:
     watch.stop()
     assert not other.is_set()
     assert "0 calls" in repr(watch)
+
+
+def test_a_wait_that_cannot_be_woken_keeps_no_other_asleep() -> None:
+    """All calls are watched by one thread."""
+
+    def fail() -> None:
+        raise ValueError("Cannot invoke RPC on closed channel!")
+
+    woken = threading.Event()
+    watch = CallWatch(tick_s=0.001)
+    watch.watch(lambda: True, fail)
+    watch.watch(lambda: "1 calls" in repr(watch), woken.set)
+    assert woken.wait(DEADLINE_S)
+    watch.stop()
