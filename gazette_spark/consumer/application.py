@@ -366,4 +366,6 @@ class JsonMessage:
 
     def __bytes__(self) -> bytes:
         document = {"_meta": {"uuid": str(self.stamp)}, **self.fields}
-        return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+        text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+        # A record may escape half of a surrogate pair, which UTF-8 cannot represent. It is escaped again.
+        return text.encode(errors="backslashreplace")

@@ -27,6 +27,13 @@ def test_a_message_comes_back() -> None:
     assert not message.is_acknowledgement
 
 
+@pytest.mark.parametrize("record", [rb'{"a":"\ud800\\"}', rb'{"\\\udfff":"\ud83d\ude00"}'])
+def test_what_can_be_read_can_be_published(record: bytes) -> None:
+    """Half of a surrogate pair is as valid in JSON as a whole one."""
+    message = JsonMessage.parse(SPEC, record)
+    assert JsonMessage.parse(SPEC, bytes(message)) == message
+
+
 def test_an_acknowledgement_is_nothing_else() -> None:
     """It has no members, and is known by its flags."""
     acknowledgement = JsonMessage({"n": 1}).new_acknowledgement("a/journal")
