@@ -221,7 +221,10 @@ class RunningShards:
         # This is kept when a shard ends, so that its counter of restarts never goes back while the process
         # runs.
         self._restarts: dict[str, Restarts] = {}
-        self._timers: dict[str, threading.Timer] = {}
+        self._due: dict[str, tuple[float, RunningShard]] = {}
+        """Failed assignments that will be replaced, with the monotonic time of that, by shard."""
+        self._due_changed = threading.Condition(lock)
+        self._restarter: threading.Thread | None = None
         self._closed = False
 
     def __len__(self) -> int:
@@ -295,6 +298,7 @@ class RunningShards:
             # Set the flag under the same lock as the stop: a restart that is due now sees the flag, or its
             # shard is among those that are stopped.
             self._closed = True
+            self._due_changed.notify()
             return self.stop()
 
     def metrics(self) -> str:
@@ -333,6 +337,11 @@ class RunningShards:
         return "\n".join(lines) + "\n"
 
     def _begin(self, spec: pc.ShardSpec, after: RunningShard | None) -> None:
+        if self._restart_policy is not None and self._restarter is None:
+            # Start it before a shard can fail, because shards also fail if a machine starts no more threads.
+            restarter = threading.Thread(target=self._restart_due, name="shard restarts", daemon=True)
+            restarter.start()
+            self._restarter = restarter
         self._running[spec.id] = shard = self._start(spec, after)
         if self._restart_policy is not None:
             # Consecutive failures outlive the assignment. Otherwise the delay would never grow.
@@ -345,8 +354,7 @@ class RunningShards:
         # Keep it until it has ended, because a successor waits for it, and close waits for all.
         self._ended[shard_id] = shard = self._running.pop(shard_id)
         # The next failure gets the first delay again, because an operator has acted.
-        if (timer := self._timers.pop(shard_id, None)) is not None:
-            timer.cancel()
+        self._due.pop(shard_id, None)
         if (restarts := self._restarts.get(shard_id)) is not None:
             restarts.failures, restarts.is_due, restarts.started_s = 0, False, time.monotonic()
         # Do not wait: this thread holds the lock, which the shard needs to report its end.
@@ -373,22 +381,31 @@ class RunningShards:
             log.warning(
                 "shard.will_restart shard=%s failures=%d delay_s=%g", shard_id, restarts.failures, delay_s
             )
-            # Use a timer instead of sleeping: this is the shard's thread, and its successor waits for its
-            # end.
-            timer = threading.Timer(delay_s, self._start_again, [shard_id, shard])
-            timer.daemon = True
-            self._timers[shard_id] = timer
-            timer.start()
+            # Do not sleep here: this is the shard's thread, and its successor waits for its end.
+            self._due[shard_id] = time.monotonic() + delay_s, shard
+            self._due_changed.notify()
 
-    def _start_again(self, shard_id: str, shard: RunningShard) -> None:
+    def _restart_due(self) -> None:
+        """Start failed shards again when it is time, until the host closes. A thread runs this."""
         with self._lock:
-            if self._closed or self._running.get(shard_id) is not shard:
-                return
-            self._timers.pop(shard_id, None)
-            restarts = self._restarts[shard_id]
-            restarts.start(time.monotonic())
-            # Use the shard's current spec, which may have changed since it failed.
-            self._begin(shard.spec, self._running.pop(shard_id))
+            while not self._closed:
+                now_s = time.monotonic()
+                for shard_id in [shard_id for shard_id, (due_s, _) in self._due.items() if due_s <= now_s]:
+                    self._start_again(shard_id)
+                next_s = min((due_s for due_s, _ in self._due.values()), default=None)
+                self._due_changed.wait(None if next_s is None else max(0.0, next_s - time.monotonic()))
+
+    def _start_again(self, shard_id: str) -> None:
+        now_s, restarts = time.monotonic(), self._restarts[shard_id]
+        _, shard = self._due.pop(shard_id)
+        restarts.start(now_s)
+        try:
+            # Use the shard's current spec, which may have changed since it failed. An assignment that cannot
+            # be started leaves the failed one in its place.
+            self._begin(shard.spec, shard)
+        except Exception:
+            log.exception("shard.not_restarted shard=%s", shard_id)
+            self._due[shard_id] = now_s + restarts.fail(now_s), shard
 
 
 def _is_permanent(error: BaseException | None) -> bool:

@@ -224,6 +224,7 @@ class ClusterHost(Closing):
         self.leave(drain_s=drain_s)
         if self._thread.is_alive():
             self._thread.join()
+        self._shards.close()
         self._mirror.close()
         self._folders.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import queue
 import threading
 import weakref
 from typing import cast
@@ -11,6 +12,7 @@ from typing import cast
 import pytest
 
 from gazette_spark.consumer.application import ResolveArgs
+from gazette_spark.consumer.assignments import RestartPolicy
 from gazette_spark.consumer.resolver import (
     RunningShard,
     RunningShards,
@@ -91,3 +93,22 @@ def test_hints_that_cannot_be_stored_change_nothing(monkeypatch: pytest.MonkeyPa
     with pytest.raises(OSError, match="No space left"):
         host.apply([pc.ApplyRequest.Change(upsert=SPEC), hints])
     assert host.list_shards().shards == []
+
+
+def test_a_shard_that_cannot_be_restarted_is_tried_again() -> None:
+    """A machine that starts no more threads for a while makes shards fail, and restarts of them."""
+    errors = iter([None, RuntimeError("can't start new thread"), None])
+    started = queue.SimpleQueue[StillShard]()
+
+    def start(spec: pc.ShardSpec, _after: RunningShard | None) -> RunningShard:
+        if (error := next(errors)) is not None:
+            raise error
+        started.put(shard := StillShard(spec))
+        return cast(RunningShard, shard)
+
+    shards = RunningShards(start, threading.RLock(), RestartPolicy(0.01, 0.01))
+    shards.follow(SPEC.id, SPEC)
+    started.get().primary_loop.set_exception(ValueError("boom"))
+    second = started.get(timeout=30)
+    assert shards.by_id()[SPEC.id] is cast(RunningShard, second)
+    shards.close()
