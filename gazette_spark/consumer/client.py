@@ -18,6 +18,7 @@ from gazette_spark.client.client import Client
 from gazette_spark.closing import Closing
 from gazette_spark.consumer.application import Progress
 from gazette_spark.consumer.specs import (
+    MAX_HOT_STANDBYS,
     recovery_log,
     validate_hints_request,
     validate_list_request,
@@ -54,7 +55,8 @@ PREFIX = "CONSUMER"
 STATS_AT_ONCE = 16
 """Maximum number of concurrent Stat calls."""
 
-UNASSIGNED_AT_ONCE = 100
+# Etcd accepts 128 operations in a transaction, and a shard needs one for each replica that is ended.
+UNASSIGNED_AT_ONCE = 128 // (1 + MAX_HOT_STANDBYS)
 """Maximum number of shards in one Unassign call, which is one transaction of Etcd."""
 
 _CLASSES = shard_status_errors()
@@ -268,7 +270,7 @@ class ShardClient(Closing):
     ) -> list[str]:
         """End the assignments of shards, so that they start again, and return the ids of these shards.
 
-        More than a hundred shards are unassigned in several transactions.
+        More than 32 shards are unassigned in several transactions.
 
         Args:
             shard_ids: ids of the shards; unknown ones are left out.
@@ -280,7 +282,6 @@ class ShardClient(Closing):
                 was done.
         """
         unassigned: list[str] = []
-        # Etcd accepts 128 operations in a transaction, and a shard needs one for each replica that is ended.
         for begin in range(0, len(shard_ids), UNASSIGNED_AT_ONCE):
             batch = shard_ids[begin : begin + UNASSIGNED_AT_ONCE]
             request = pc.UnassignRequest(shards=batch, only_failed=only_failed, dry_run=dry_run)
