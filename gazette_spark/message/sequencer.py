@@ -143,7 +143,9 @@ class Sequencer:
         }
         """Sequences in the order of the producers' last messages: a checkpoint forgets from the front."""
         self._pending: set[_Sequence] = set()
-        self._ring: list[_RingEntry | None] = [None] * max(1, ring_messages)
+        # It grows as messages come, because a shard's spec may ask for billions of slots.
+        self._ring: list[_RingEntry | None] = [None]
+        self._ring_messages = max(1, ring_messages)
         self._ring_head = 0
         self._emit: _Sequence | None = None
         """The sequence that is being delivered."""
@@ -404,7 +406,9 @@ class Sequencer:
         # `queue` has emptied this slot.
         self._ring[self._ring_head] = entry
         sequence.entries.append(entry)
-        self._ring_head = (self._ring_head + 1) % len(self._ring)
+        self._ring_head = (self._ring_head + 1) % self._ring_messages
+        if self._ring_head == len(self._ring):
+            self._ring.append(None)
 
 
 def _warn(problem: str, envelope: Envelope, sequence: _Sequence) -> None:

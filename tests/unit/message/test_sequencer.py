@@ -230,6 +230,11 @@ def test_a_program_may_change_what_it_got() -> None:
     assert reader.read("A2C A1C A3C A4K") == "A3C A4K"
 
 
+def test_a_ring_takes_as_much_memory_as_its_messages() -> None:
+    """A shard's spec may ask for any number of slots, and must not end the process of other shards."""
+    assert Reader(ring=1 << 60).read("A1C B1O A2C A3K") == "B1O A1C A2C A3K"
+
+
 def test_delivered_messages_are_released() -> None:
     """The ring keeps none of them in memory."""
 
