@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,25 @@ def test_tls_and_a_user(secured: tuple[str, TlsOptions]) -> None:
         etcd.range("/app/")
     with EtcdClient([url]) as etcd, pytest.raises(TlsError):
         etcd.range("/app/")
+
+
+def test_a_user_and_an_endpoint_that_hangs(secured: tuple[str, TlsOptions]) -> None:
+    """All threads go on at the next one, in the time of one call, with transactions, too."""
+    url, tls = secured
+    with socket.create_server(("127.0.0.1", 0)) as hangs, ThreadPoolExecutor(4) as threads:
+        nobody = f"https://127.0.0.1:{hangs.getsockname()[1]}"
+        with EtcdClient([nobody, url], user="app", password="secret", tls=tls, call_s=6) as etcd:
+            began_s = time.monotonic()
+            calls = [
+                threads.submit(etcd.txn, [unchanged(f"/app/{number}", 0)], [put(f"/app/{number}", b"1")])
+                for number in range(4)
+            ]
+            assert all(call.result().succeeded for call in calls)
+            assert time.monotonic() - began_s < 6
+        with EtcdClient([nobody, url], user="app", password="secret", tls=tls, call_s=2) as etcd:
+            with pytest.raises(UnavailableError):
+                next(etcd.watch("/app/", 0, threading.Event()))
+            next(etcd.watch("/app/", 0, threading.Event()))
 
 
 def test_an_endpoint_that_does_not_answer(deployed_broker: DeployedBroker) -> None:

@@ -121,6 +121,9 @@ class EtcdClient(Closing):
         self._at = 0
         """Index of the endpoint that is called."""
         self._token = ""
+        # Threads without a token authenticate only once at an endpoint. One that hangs must not stop calls
+        # to the others.
+        self._authenticating = {connection: threading.Lock() for connection in self._connections}
 
     def __repr__(self) -> str:
         return f"EtcdClient({[connection.endpoint.text for connection in self._connections]})"
@@ -224,7 +227,6 @@ class EtcdClient(Closing):
         requests.put(pe.WatchRequest(create_request=create))
         # This thread writes it, and the thread of ping reads it.
         heard_s, ended = [time.monotonic()], threading.Event()
-        metadata = self._metadata(connection)
 
         def ping() -> None:
             # A half-open connection raises no error. So ping regularly, and end the watch if there is no
@@ -238,6 +240,7 @@ class EtcdClient(Closing):
             call.cancel()
 
         try:
+            metadata = self._metadata(connection, self._call_s)
             with connection.errors():
                 call = connection.stub(_EtcdStub).watch(iter(requests.get, None), metadata=metadata)
                 # Use a thread, because the loop below blocks in gRPC until an event comes, and a deadline
@@ -275,18 +278,20 @@ class EtcdClient(Closing):
         for attempt in itertools.count(1):
             connection = self._connections[self._at]
             # An endpoint that hangs must leave time for the others.
-            share_s = (until_s - time.monotonic()) / max(1, len(self._connections) + 1 - attempt)
+            began_s = time.monotonic()
+            share_s = (until_s - began_s) / max(1, len(self._connections) + 1 - attempt)
+            authenticated = False
             try:
-                metadata = self._metadata(connection)
+                metadata = self._metadata(connection, share_s)
+                authenticated = True
+                timeout_s = max(0.1, began_s + share_s - time.monotonic())
                 with connection.errors():
-                    return method(connection.stub(_EtcdStub))(
-                        request, timeout=max(0.1, share_s), metadata=metadata
-                    )
+                    return method(connection.stub(_EtcdStub))(request, timeout=timeout_s, metadata=metadata)
             except UnavailableError as error:
                 self._failed(connection)
                 # All other calls may be made twice: reads change nothing, a renewal only lengthens a lease,
                 # and a revoked lease stays revoked.
-                may_repeat = repeats or error.problem.startswith(_NOT_SENT)
+                may_repeat = repeats or not authenticated or error.problem.startswith(_NOT_SENT)
                 if not may_repeat or attempt >= len(self._connections) or time.monotonic() >= until_s:
                     raise
             except (AuthError, BrokerError) as error:
@@ -301,24 +306,34 @@ class EtcdClient(Closing):
                 raise
         raise AssertionError("unreachable")
 
-    def _metadata(self, connection: Connection) -> tuple[tuple[str, str], ...]:
+    def _metadata(self, connection: Connection, timeout_s: float) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of a call; authenticate in the given time if there is no token."""
         # With this metadata, a member that has lost the others refuses calls that need a leader instead of
         # letting them wait.
         base = (("hasleader", "true"),)
         if not self._user:
             return base
-        with self._lock:
-            # Do this under the lock, so that threads without a token authenticate only once.
-            if not self._token:
+        until_s = time.monotonic() + timeout_s
+        authenticating = self._authenticating[connection]
+        if not authenticating.acquire(timeout=max(0.1, timeout_s)):
+            raise UnavailableError(connection.endpoint.text, "no answer to another call that authenticates")
+        try:
+            token = self._token
+            if not token:
                 request = pe.AuthenticateRequest(name=self._user, password=self._password)
+                left_s = max(0.1, until_s - time.monotonic())
                 try:
                     with connection.errors():
                         stub = connection.stub(_EtcdStub)
-                        self._token = stub.authenticate(request, timeout=self._call_s, metadata=base).token
+                        token = stub.authenticate(request, timeout=left_s, metadata=base).token
                 except (AuthError, BrokerError) as error:
                     expected = f"a user and a password that Etcd accepts: {error.problem}"
                     raise OptionError("--etcd-user", repr(self._user), expected) from None
-            return *base, ("token", self._token)
+                with self._lock:
+                    self._token = token
+            return *base, ("token", token)
+        finally:
+            authenticating.release()
 
     def _forget_token(self, problem: str) -> bool:
         """Forget the token if it was the problem, so that the next call authenticates again."""
