@@ -28,17 +28,22 @@ def secured(tmp_path: Path) -> Iterator[tuple[str, TlsOptions]]:
     made = Certificates(tmp_path / "certificates")
     etcd = EtcdProcess(tmp_path, made)
     try:
-        for user in ("root", "app"):
-            etcd.ask("auth/user/add", name=user, password="secret")
-            etcd.ask("auth/role/add", name=user)
-            etcd.ask("auth/user/grant", user=user, role=user)
-        # In base64: from "/app/" up to "/app0".
-        allowed = {"permType": "READWRITE", "key": "L2FwcC8=", "range_end": "L2FwcDA="}
-        etcd.ask("auth/role/grant", name="app", perm=allowed)
-        etcd.ask("auth/enable")
+        ask_for_users(etcd)
         yield etcd.url, TlsOptions(ca_file=str(made.ca))
     finally:
         etcd.kill()
+
+
+def ask_for_users(etcd: EtcdProcess) -> None:
+    """Make the users ``root`` and ``app``, and refuse all others."""
+    for user in ("root", "app"):
+        etcd.ask("auth/user/add", name=user, password="secret")
+        etcd.ask("auth/role/add", name=user)
+        etcd.ask("auth/user/grant", user=user, role=user)
+    # In base64: from "/app/" up to "/app0".
+    allowed = {"permType": "READWRITE", "key": "L2FwcC8=", "range_end": "L2FwcDA="}
+    etcd.ask("auth/role/grant", name="app", perm=allowed)
+    etcd.ask("auth/enable")
 
 
 def test_tls_and_a_user(secured: tuple[str, TlsOptions]) -> None:
@@ -68,6 +73,26 @@ def test_tls_and_a_user(secured: tuple[str, TlsOptions]) -> None:
         etcd.range("/app/")
     with EtcdClient([url]) as etcd, pytest.raises(TlsError):
         etcd.range("/app/")
+
+
+def test_a_token_from_before_a_change_of_roles(tmp_path: Path) -> None:
+    """Etcd refuses such a JWT until it expires; the client asks for another one at once."""
+    made = Certificates(tmp_path / "certificates")
+    token = f"jwt,priv-key={made.client.key},sign-method=ES256,ttl=10m"
+    etcd = EtcdProcess(tmp_path, made, token=token)
+    try:
+        ask_for_users(etcd)
+        with EtcdClient(
+            [etcd.url], user="app", password="secret", tls=TlsOptions(ca_file=str(made.ca))
+        ) as client:
+            assert client.range("/app/")[1] == []
+            etcd.token = etcd.ask("auth/authenticate", name="root", password="secret")["token"]
+            etcd.ask("auth/role/add", name="another")
+            assert client.txn([unchanged("/app/a", 0)], [put("/app/a", b"1")]).succeeded
+            cancelled = threading.Event()
+            assert next(client.watch("/app/", 0, cancelled)).created
+    finally:
+        etcd.kill()
 
 
 def test_a_user_and_an_endpoint_that_hangs(secured: tuple[str, TlsOptions]) -> None:

@@ -27,6 +27,7 @@ class EtcdProcess:
         *,
         name: str = "own",
         peers: dict[str, str] | None = None,
+        token: str = "simple",
     ) -> None:
         """Start it, and wait until it serves, unless it has ``peers``.
 
@@ -35,7 +36,10 @@ class EtcdProcess:
             certificates: Serve clients by TLS.
             name: Of the member.
             peers: URLs for the other members, by name, its own included.
+            token: Kind of the tokens of users, as in ``--auth-token``.
         """
+        self.token = ""
+        """Token of the administrator, if users are asked for."""
         self._certificates = certificates
         client_port, peer_port = free_ports(2)
         scheme = "http" if certificates is None else "https"
@@ -46,7 +50,7 @@ class EtcdProcess:
             f"--listen-client-urls={self.url}", f"--advertise-client-urls={self.url}",
             f"--listen-peer-urls={urls[name]}", f"--initial-advertise-peer-urls={urls[name]}",
             "--initial-cluster=" + ",".join(f"{peer}={url}" for peer, url in urls.items()),
-            "--log-level=error", "--unsafe-no-fsync",
+            "--log-level=error", "--unsafe-no-fsync", f"--auth-token={token}",
         ]  # fmt: skip
         if certificates is not None:
             pair = certificates.server
@@ -80,7 +84,8 @@ class EtcdProcess:
         if self._certificates is not None:
             context.load_verify_locations(str(self._certificates.ca))
         with httpx.Client(verify=context) as client:
-            response = client.post(f"{self.url}/v3/{call}", json=fields).raise_for_status()
+            headers = {"Authorization": self.token} if self.token else {}
+            response = client.post(f"{self.url}/v3/{call}", json=fields, headers=headers).raise_for_status()
         answer: dict[str, Any] = response.json()
         return answer
 

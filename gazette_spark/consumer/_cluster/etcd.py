@@ -38,7 +38,8 @@ RANGE_KEYS = 2000
 _NOT_SENT = "failed to connect to all addresses"
 """Beginning of gRPC's text for a call without a connection."""
 
-_STALE_TOKEN = "invalid auth token"  # noqa: S105 - Etcd's text
+_STALE_TOKEN = ("invalid auth token", "revision of auth store is old")
+"""Etcd's texts about a token that has expired, and about a JWT from before a change of users or roles."""
 
 T = TypeVar("T")
 
@@ -339,7 +340,7 @@ class EtcdClient(Closing):
         """Forget the token if it was the problem, so that the next call authenticates again."""
         # Tokens expire after some minutes, and when users or roles change. The code alone does not
         # distinguish a stale token from a user without rights, so the text decides.
-        if not self._user or _STALE_TOKEN not in problem:
+        if not self._user or not any(text in problem for text in _STALE_TOKEN):
             return False
         with self._lock:
             self._token = ""
