@@ -124,10 +124,10 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:  # noqa: C
             form = (metadata.DDL | metadata.MESSAGE_DDL).get(column.name) or fixed[column.name].simpleString()
             raise OptionError("schema", got, f"{column.name} {form}")
         # Spark compares the first record batch's schema with its own, including nullability, and plans with
-        # it.
-        if not column.nullable and column.name not in origin:
-            expected = "nullable columns: a record may lack any field"
-            raise OptionError("schema", f"column {column.name} NOT NULL", expected)
+        # it: a null in a field that may have none ends the query in Java, or is taken for a value.
+        if column.name not in origin and (required := _not_null(column)):
+            expected = "nullable columns and fields: a record may lack any field"
+            raise OptionError("schema", f"column {required} NOT NULL", expected)
     if rescued and (raw or rescued not in schema.fieldNames()):
         got = f"{rescued!r}, which is not a column of format={'raw' if raw else 'json, as the schema says'}"
         raise OptionError(
@@ -157,6 +157,22 @@ def _warn_of_field(column: str, advice: str) -> None:
     log.warning(
         "column %s is read from the records, and is null if they have no such field: %s", column, advice
     )
+
+
+def _not_null(column: StructField) -> str | None:
+    """Return the path of the first part of a column that is NOT NULL; None if all parts may be null."""
+    if not column.nullable:
+        return column.name
+    parts: list[StructField] = []
+    match column.dataType:
+        case StructType(fields=fields):
+            parts = fields
+        case ArrayType(elementType=kind, containsNull=nullable):
+            parts = [StructField("element", kind, nullable)]
+        case MapType(valueType=kind, valueContainsNull=nullable):
+            parts = [StructField("value", kind, nullable)]
+    inner = next(filter(None, map(_not_null, parts)), None)
+    return inner and f"{column.name}.{inner}"
 
 
 def _has_type(column: StructField, types: Mapping[str, DataType]) -> bool:

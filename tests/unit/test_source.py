@@ -508,6 +508,21 @@ def test_a_raw_stream_needs_no_schema_and_a_json_stream_does() -> None:
         pytest.param(struct(("id", LongType())), {"format": "raw"}, "or another format", id="not_raw"),
         pytest.param(struct(("id", LongType(), False)), JSON, "column id NOT NULL", id="not_null"),
         pytest.param(
+            struct(("a", ArrayType(struct(("x", LongType(), False))))),
+            JSON,
+            "a.element.x NOT NULL",
+            id="field",
+        ),
+        pytest.param(
+            struct(("a", ArrayType(LongType(), containsNull=False))), JSON, "a.element NOT NULL", id="element"
+        ),
+        pytest.param(
+            struct(("m", MapType(StringType(), LongType(), valueContainsNull=False))),
+            JSON,
+            "m.value NOT NULL",
+            id="map_value",
+        ),
+        pytest.param(
             struct(("_fragment_mod_time", TimestampType(), False)),
             {},
             "mod_time NOT NULL",
