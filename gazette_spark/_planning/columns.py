@@ -109,6 +109,12 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:  # noqa: C
     raw = is_raw(options, schema)
     rescued = options.rescued_data_column
     origin = metadata_types(options)
+    for option, special in (
+        ("columnNameOfCorruptRecord", options.column_name_of_corrupt_record),
+        ("rescuedDataColumn", rescued),
+    ):
+        if special in origin:
+            raise OptionError(option, f"{special!r}, which is a metadata column", "another name")
     # Columns whose type does not depend on the records.
     fixed = origin | RAW_TYPES if raw else origin | {options.column_name_of_corrupt_record: StringType()}
     if rescued and not raw:

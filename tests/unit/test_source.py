@@ -531,6 +531,12 @@ def test_a_raw_stream_needs_no_schema_and_a_json_stream_does() -> None:
         pytest.param(struct(("id", LongType()), ("ID", LongType())), JSON, "column 'ID' twice", id="twice"),
         pytest.param(struct(("_offset", IntegerType())), JSON, "_offset bigint", id="metadata"),
         pytest.param(struct(("_corrupt_record", LongType())), JSON, "_corrupt_record string", id="corrupt"),
+        pytest.param(
+            struct(("_journal", StringType())),
+            JSON | {"columnNameOfCorruptRecord": "_journal"},
+            "'_journal', which is a metadata column",
+            id="corrupt_like_metadata",
+        ),
         pytest.param(struct(("v", DayTimeIntervalType())), JSON, "option 'schema'", id="no_json_type"),
     ],
 )
