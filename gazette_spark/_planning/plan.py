@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gazette_spark._formats.metadata import Labels
-from gazette_spark._options.source import SourceOptions
+from gazette_spark._options.source import READ_COMMITTED, SourceOptions
 from gazette_spark._planning.access import open_client, show_logs
 from gazette_spark._planning.admission import (
     Backlog,
@@ -50,7 +50,7 @@ from gazette_spark._planning.selection import QueryJournals
 from gazette_spark._planning.states import OpenTransactions, StateFiles
 from gazette_spark._planning.view import JournalView
 from gazette_spark.client._read.heads import MANY, Tail
-from gazette_spark.errors import JournalNotFoundError, OffsetError
+from gazette_spark.errors import JournalNotFoundError, OffsetError, OptionError
 from gazette_spark.message.bulk_sequencer import ProducerStates
 from gazette_spark.offsets import (
     FINGERPRINT_BYTES,
@@ -205,6 +205,7 @@ class Planner:
                 ``failOnDataLoss=true``.
             JournalRecreatedError: a journal was deleted and created again.
             OffsetBeyondHeadError: a journal ends before its offset in ``start``.
+            OptionError: ``start`` is of a query of committed messages, and this query reads all messages.
             OtherJournalsError: ``start`` is the position of another source.
             RecordError: a record is longer than ``maxRecordBytes``.
         """
@@ -226,6 +227,10 @@ class Planner:
         # sources were swapped, the position belongs to other journals.
         if self._from_checkpoint:
             self._selection.check_continued(start)
+            # Messages before the position whose transactions are open there are in no batch yet, and a query
+            # that reads all messages would begin behind them.
+            if start.starts and not self._view.options.reads_committed:
+                raise _other_isolation(start, "messages of transactions that were open there would be lost")
         # Spark collects no figures from tasks, so the driver reads their files for the query's progress.
         # Those of the last batch are complete, because Spark plans a batch after the previous one has ended.
         if self._open is not None:
@@ -565,6 +570,7 @@ class Planner:
 
         Raises:
             OffsetError: ``end`` cannot follow ``start``, or no record begins at ``start``.
+            OptionError: an earlier run planned the batch with another isolation level.
             OtherJournalsError: ``start`` is the position of another source.
         """
         view, options = self._view, self._view.options
@@ -576,6 +582,8 @@ class Planner:
         # with the fingerprints of its end, and its offsets must be record boundaries.
         if self._from_checkpoint:
             self._selection.check_continued(start)
+            if ranges and bool(end.starts) != options.reads_committed:
+                raise _other_isolation(end, "the batch that was planned there would have other rows")
             names = end.fingerprints.keys() & {span.journal for span in ranges}
             planned = {name: end.fingerprints[name] for name in sorted(names)}
             if not self._identities.has_all(planned):
@@ -631,6 +639,15 @@ def stream_planner(options: SourceOptions) -> tuple[Planner, Client]:
     except BaseException:
         client.close()  # The caller never receives it.
         raise
+
+
+def _other_isolation(position: JournalOffsets, consequence: str) -> OptionError:
+    level, other = READ_COMMITTED, "read_uncommitted"
+    if not position.starts:
+        level, other = other, level
+    got = f"{other}, but the query checkpoint is of a query with isolationLevel={level}: {consequence}"
+    expected = f"{level}, or a new query with its own checkpoint and startingOffsets"
+    return OptionError("isolationLevel", got, expected)
 
 
 def batch_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -821,6 +822,25 @@ def test_a_stream_with_nothing_new_is_looked_at_seldom(look_s: float, pause_s: f
     planner.freeze()
     planner.next(at(a=10))
     assert len(waits) == 2
+
+
+def test_a_query_checkpoint_keeps_its_isolation_level(tmp_path: Path) -> None:
+    """Messages of open transactions would be lost, and a repeated batch would have other rows."""
+    committed = {"isolationLevel": "read_committed", "stateLocation": str(tmp_path)}
+    first, client = planner_of({"log/a": FakeJournal(lines(1))}, startingOffsets="earliest", **committed)
+    start = first.next(first.initial())
+    end = first.next(start)
+    uncommitted, _ = planner_of(client.journals)
+    with pytest.raises(OptionError, match=r"isolationLevel.*read_committed: messages .* would be lost"):
+        uncommitted.next(end)
+    with pytest.raises(OptionError, match=r"isolationLevel.*read_committed: the batch .* other rows"):
+        uncommitted.pieces(start, end)
+    other, _ = planner_of(client.journals, **committed)
+    with pytest.raises(OptionError, match=r"isolationLevel.*read_uncommitted: the batch .* other rows"):
+        other.pieces(at(a=0), at(a=10))
+    # Whoever has read all messages up to a position may go on with committed ones.
+    client.journals["log/a"].content += lines(1)
+    assert other.next(at(a=10)) == at(a=20)
 
 
 def test_a_planner_that_cannot_be_made_closes_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
