@@ -15,8 +15,8 @@ Every writer may begin with a header, so a header is recognised by its content a
 ``header`` set, a record that names the columns in the schema's order gives no row. The first record of a
 journal must be such a header, because with a header of other columns, fields would fill the wrong columns.
 
-Arrow converts a whole column of texts at once if it and Spark agree on their values. Otherwise the column is
-halved until the rest is small, and the rest is converted text by text. The forms of numbers are Java's, those
+Arrow converts a whole column of texts at once if it and Spark agree on their values. Otherwise it converts
+the plain numbers among them, and the rest is converted text by text. The forms of numbers are Java's, those
 of dates and timestamps are in ``_formats.timestamps``. Deliberate differences from Spark: digits are ASCII's,
 hexadecimal floating point numbers are invalid, and timestamps need a date (Spark takes today's date).
 
@@ -41,14 +41,14 @@ from gazette_spark._formats.arrays import invalid_utf8_at, string_array, text_sc
 from gazette_spark._formats.csv import RETURN, quote_positions
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.lines import NEWLINE
-from gazette_spark._formats.rows import BlockRefusal, Columns, FallbackParser, ParsedRecord, RowFormat
+from gazette_spark._formats.rows import BlockRefusal, Columns, FallbackParser, RowFormat
 from gazette_spark._formats.timestamps import parse_date
 from gazette_spark._formats.values import (
     SPARK_DIALECT,
     JsonDialect,
-    conversion,
     decimal_of,
     from_texts,
+    matching,
     places,
     text_converter,
 )
@@ -75,9 +75,6 @@ SPARK_STYLE = CsvStyle()
 """Style of Spark's reader without options, in a session whose zone is UTC."""
 
 
-FEW_CELLS = 8
-"""Number of cells that are converted one by one if a column cannot be converted at once."""
-
 TYPES = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal, string, binary, date, timestamp or "
     "timestamp_ntz"
@@ -95,6 +92,10 @@ _HEX = r"^-?0[xX]"
 _WORDS = r"(?i)^[+-]?(nan|inf(inity)?)$"
 _SPARK_WORDS = r"^([+-]?(NaN|Infinity)|-?Inf)$"
 """Words that are numbers to Spark; Arrow reads them in any case."""
+
+_SAFE_DIGITS = {8: 2, 16: 4, 32: 9, 64: 18}
+"""Number of digits that fit every whole number of so many bits."""
+_PLAIN_FLOAT = r"^-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 # It is possessive, because backtracking takes quadratic time, which is minutes for a cell of 30 KB.
@@ -149,7 +150,8 @@ class CsvParser(FallbackParser):
             and len(block)
             and not block.data[: block.starts[0]].strip(b"\r\n")
         ):
-            names = names_in(block.record(0).decode("utf-8", "replace"), self._style)
+            text, limit = block.record(0).decode("utf-8", "replace"), len(self._header) + 1
+            names = names_in(text, self._style, limit)
             if names != self._header:
                 problem = f"is not the header that header=true expects: it has {names}, not {self._header}"
                 raise RecordError(block.journal, 0, problem)
@@ -164,31 +166,40 @@ class CsvRecordParser:
         self._style = style
         self._header = [field.name for field in fields] if header else None
 
-    def row(self, record: bytes) -> ParsedRecord:
-        """Read one record. Never raises, regardless of its bytes."""
-        try:
-            text = record.decode()
-        except UnicodeDecodeError as error:
-            return ParsedRecord(None, f"not UTF-8 at byte {error.start}")
-        if self._header and names_in(text, self._style) == self._header:
-            return ParsedRecord(None, None, left_out=True)
-        cells = split(text, self._style)
-        problems = []
-        if len(cells) != len(self._fields):
-            problems.append(f"has {len(cells)} fields, not {len(self._fields)}")
-        values: dict[str, object] = {}
-        for field, (cell, quoted) in zip(self._fields, cells, strict=False):
-            text = cell if cell or not quoted else self._style.empty_value
-            # As in Spark, `nullValue` also applies to quoted fields, and the rule for empty fields only to
-            # those without quotes.
-            if text == self._style.null_value or (not cell and not quoted):
-                continue
-            column, invalid = converted(pa.array([text], pa.string()), field.type, self._style)
-            # Keep an Arrow scalar, because Python has no type wide enough for some values, such as the year
-            # 0.
-            values[field.name] = column[0]
-            problems += [f"field {field.name} does not fit {field.type}" for _ in invalid]
-        return ParsedRecord(values, problems[0] if problems else None)
+    def columns(self, block: Block) -> Columns:
+        """Read records. Never raises, regardless of their bytes."""
+        rows: list[list[str | None]] = []
+        problems: dict[int, str] = {}
+        left_out: list[int] = []
+        for index in range(len(block)):
+            cells: list[tuple[str, bool]] = []
+            try:
+                text = block.record(index).decode()
+            except UnicodeDecodeError as error:
+                problems[index] = f"not UTF-8 at byte {error.start}"
+            else:
+                if self._header and names_in(text, self._style, len(self._fields) + 1) == self._header:
+                    left_out.append(index)
+                else:
+                    cells, count = split(text, self._style, len(self._fields))
+                    if count != len(self._fields):
+                        problems[index] = f"has {count} fields, not {len(self._fields)}"
+            rows.append([self._text(cell, quoted=quoted) for cell, quoted in cells])
+        # Column by column, because a conversion costs the same time for one text as for hundreds.
+        values: dict[str, pa.Array] = {}
+        for at, field in enumerate(self._fields):
+            texts = pa.array([row[at] if at < len(row) else None for row in rows], pa.string())
+            values[field.name], invalid = converted(texts, field.type, self._style)
+            for index in invalid:
+                problems.setdefault(index, f"field {field.name} does not fit {field.type}")
+        return Columns(values, problems, left_out=left_out)
+
+    def _text(self, cell: str, *, quoted: bool) -> str | None:
+        """Return a field's text; None for null."""
+        text = cell if cell or not quoted else self._style.empty_value
+        # As in Spark, `nullValue` also applies to quoted fields, and the rule for empty fields only to those
+        # without quotes.
+        return None if text == self._style.null_value or (not cell and not quoted) else text
 
 
 class CsvBlockParser:
@@ -266,32 +277,41 @@ class CsvBlockParser:
         return pc.if_else(null, pa.nulls(1, pa.string())[0], texts) if _any(null) else texts
 
 
-def split(record: str, style: CsvStyle) -> list[tuple[str, bool]]:
-    r"""Return the fields of a record, and whether each is quoted; a ``\r`` at its end is left out."""
+def split(record: str, style: CsvStyle, limit: int) -> tuple[list[tuple[str, bool]], int]:
+    r"""Return the first fields of a record, each with whether it is quoted, and the number of all fields.
+
+    A ``\r`` at the record's end is left out. The fields past the limit are only counted: a record of nothing
+    but separators would take many times its length.
+    """
     text = record.removesuffix("\r")
     if not style.quote:
-        return [(field, False) for field in text.split(style.separator)]
+        plain_fields = text.split(style.separator, limit)[:limit]
+        return [(field, False) for field in plain_fields], text.count(style.separator) + 1
     expression, double = field_expression(style), style.quote * 2
-    fields = []
-    at = 0
+    fields: list[tuple[str, bool]] = []
+    at = count = 0
     while match := expression.match(text, at):
-        inside, after, plain, separator = match.groups()
-        if inside is None:
-            fields.append((plain, False))
-        else:
-            inside = inside.replace(double, style.quote)
-            # Blanks after a closing quote are dropped. Anything else makes the quotes ordinary characters.
-            as_is = f"{style.quote}{inside}{style.quote}{after}"
-            fields.append((as_is if after.strip(BLANKS) else inside, True))
-        if not separator:
+        count += 1
+        if count <= limit:
+            inside, after, plain, _ = match.groups()
+            if inside is None:
+                fields.append((plain, False))
+            else:
+                inside = inside.replace(double, style.quote)
+                # Blanks after a closing quote are dropped. Anything else makes the quotes ordinary
+                # characters.
+                as_is = f"{style.quote}{inside}{style.quote}{after}"
+                fields.append((as_is if after.strip(BLANKS) else inside, True))
+        if not match[4]:
             break
         at = match.end()
-    return fields
+    return fields, count
 
 
-def names_in(record: str, style: CsvStyle) -> list[str]:
-    """Return the names in a header. It may begin with a byte order mark, as each file of a writer may."""
-    return [text for text, _ in split(record.removeprefix("\ufeff"), style)]
+def names_in(record: str, style: CsvStyle, limit: int) -> list[str]:
+    """Return the first names in a header. It may begin with a byte order mark, as a writer's file may."""
+    names, _ = split(record.removeprefix("\ufeff"), style, limit)
+    return [text for text, _ in names]
 
 
 @cache
@@ -361,33 +381,29 @@ def converted(
     if pa.types.is_decimal128(kind):
         column = from_texts(texts, kind, lambda text: _decimal(text, kind))
         return column.column, sorted(column.problems)
-    return _by_halves(texts, kind, hexes=hexes)
-
-
-def _by_halves(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> tuple[pa.Array, list[int]]:
-    column = _at_once(texts, kind, hexes=hexes)
-    if column is not None:
-        return column, []
-    # Arrow does not name the cell that it refuses. Halving finds it, and converts all the others at full
-    # speed.
-    if len(texts) > FEW_CELLS:
-        middle = len(texts) // 2
-        left, left_invalid = _by_halves(texts[:middle], kind, hexes=hexes)
-        right, right_invalid = _by_halves(texts[middle:], kind, hexes=hexes)
-        return pa.concat_arrays([left, right]), left_invalid + [index + middle for index in right_invalid]
-    cells = [_cell(texts[index : index + 1], kind) for index in range(len(texts))]
-    invalid = [index for index, cell in enumerate(cells) if cell is None]
-    return pa.concat_arrays([pa.nulls(1, kind) if cell is None else cell for cell in cells]), invalid
+    if pa.types.is_boolean(kind):
+        lower = pc.utf8_lower(texts)
+        true = pc.equal(lower, text_scalar("true"))
+        known = pc.or_(true, pc.equal(lower, text_scalar("false")))
+        invalid = places(pc.invert(known)).tolist()
+        return (pc.if_else(known, true, pa.nulls(1, kind)[0]) if invalid else true), invalid
+    at_once = _at_once(texts, kind, hexes=hexes)
+    if at_once is not None:
+        return at_once, []
+    # Arrow does not name the cell that it refuses, so it gets only plain numbers, of which none is too large.
+    if pa.types.is_integer(kind):
+        plain = f"^-?[0-9]{{1,{_SAFE_DIGITS[kind.bit_width]}}}$"
+        column = matching(texts, kind, plain, lambda text: _whole(text, kind))
+    else:
+        trimmed = pc.utf8_trim(texts, BLANKS)
+        column = matching(trimmed, kind, _PLAIN_FLOAT, lambda text: _floating(text, kind))
+    return column.column, sorted(column.problems)
 
 
 def _at_once(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> pa.Array | None:
     """Convert all texts with Arrow; None if it would not convert each of them as Spark does."""
     if kind == texts.type:
         return texts
-    if pa.types.is_boolean(kind):
-        lower = pc.utf8_lower(texts)
-        true = pc.equal(lower, text_scalar("true"))
-        return None if _any(pc.invert(pc.or_(true, pc.equal(lower, text_scalar("false"))))) else true
     if hexes and pa.types.is_signed_integer(kind) and _any(pc.match_substring_regex(texts, _HEX)):
         return None
     try:
@@ -404,20 +420,14 @@ def _at_once(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> pa.Arr
     return column
 
 
-def _cell(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
-    """Convert one text; return None if it is not a value of the type."""
-    cell = _at_once(text, kind, hexes=True)
-    if cell is not None or pa.types.is_boolean(kind) or pa.types.is_binary(kind):
-        return cell
-    convert = _whole if pa.types.is_signed_integer(kind) else _floating
-    return conversion(lambda value: pa.array([convert(value, kind)], kind), text[0].as_py())[0]
-
-
-def _whole(text: str, _kind: pa.DataType) -> int:
+def _whole(text: str, kind: pa.DataType) -> int:
     # A 64-bit number has at most 19 digits, and int() takes quadratic time for long texts.
     if not _WHOLE.fullmatch(text) or len(text.lstrip("+-0")) > 19:
         raise ValueError("is not a whole number")
-    return int(text)
+    number, limit = int(text), 1 << (kind.bit_width - 1)
+    if not -limit <= number < limit:
+        raise ValueError("is out of range")
+    return number
 
 
 def _floating(text: str, kind: pa.DataType) -> object:

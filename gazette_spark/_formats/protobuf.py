@@ -37,7 +37,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from gazette_spark._formats.rows import FallbackParser, ParsedRecord, RowFormat
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.rows import Columns, FallbackParser, RowFormat
 from gazette_spark._formats.timestamps import MICROS_PER_S, in_range
 from gazette_spark._formats.values import conversion
 from gazette_spark.errors import OptionError
@@ -115,23 +116,39 @@ class ProtobufRecordParser:
     def __init__(self, row_format: ProtobufFormat) -> None:
         descriptor = row_format.descriptor()
         self._name = row_format.message
+        self._fields = row_format.data_fields
         self._class = message_factory.GetMessageClass(descriptor)
         self._members = _members(descriptor.fields_by_name, row_format.data_fields, row_format.message)
 
-    def row(self, record: bytes) -> ParsedRecord:
-        """Read one message. Never raises, regardless of its bytes."""
+    def columns(self, block: Block) -> Columns:
+        """Read messages. Never raises, regardless of their bytes."""
+        rows: list[dict[str, object]] = []
+        problems: dict[int, str] = {}
+        for index in range(len(block)):
+            values, problem = self._row(block.record(index))
+            rows.append(values)
+            if problem is not None:
+                problems[index] = problem
+        columns = {
+            field.name: pa.array([values.get(field.name) for values in rows], field.type)
+            for field in self._fields
+        }
+        return Columns(columns, problems)
+
+    def _row(self, record: bytes) -> tuple[dict[str, object], str | None]:
+        """Return the values of a message by column, and its problem; None for a valid message."""
         # The Python implementation raises other errors besides DecodeError, such as for invalid UTF-8.
         message: Any
         message, problem = conversion(self._class.FromString, record)
         if message is None:
-            return ParsedRecord(None, f"is not a message {self._name}: {problem}")
+            return {}, f"is not a message {self._name}: {problem}"
         # Java's parser, and so Spark, refuses such a message. Python's accepts it.
         if not message.IsInitialized():
             missing = ", ".join(message.FindInitializationErrors())
-            return ParsedRecord(None, f"is not a message {self._name}: it lacks the required {missing}")
+            return {}, f"is not a message {self._name}: it lacks the required {missing}"
         problems: list[str] = []
         values = _read(message, self._members, problems)
-        return ParsedRecord(values, problems[0] if problems else None)
+        return values, problems[0] if problems else None
 
 
 def _add(pool: descriptor_pool.DescriptorPool, name: str, files: Mapping[str, Any]) -> None:

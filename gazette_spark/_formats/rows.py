@@ -1,7 +1,7 @@
 """Implements the common part of all formats' parsers: modes, malformed records, and the metadata columns.
 
-A format provides a :class:`RecordParser`, which reads one record and reports its problem, and perhaps a
-:class:`BlockParser`, which reads a block at once. If the block parser refuses a block, suspect records are
+A format provides a :class:`RecordParser`, which reads each record alone and reports its problem, and perhaps
+a :class:`BlockParser`, which reads a block at once. If the block parser refuses a block, suspect records are
 removed, or else the block is halved until the failing part is small. These records go through the record
 parser. Both parsers give the same row for a record, so a row never depends on its neighbours.
 """
@@ -27,23 +27,11 @@ MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 MAX_REFUSED_ROWS = 32
 """Maximum number of records of a refused block that go through the record parser together."""
 
-CLOSE_ROWS = 8
+CLOSE_ROWS = 256
 """Maximum number of good records between two suspect ones of the same run."""
 
 WHOLE_RECORD = "_record"
 """Key in the rescued column for the text of a record without any fields."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedRecord:
-    """The result of reading one record."""
-
-    values: Mapping[str, object] | None
-    """Values by field; None if the record cannot be read at all."""
-    problem: str | None
-    """Reason why the record is malformed; None for a valid record."""
-    left_out: bool = False
-    """Whether the record is a header, which gives no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +57,10 @@ class BlockRefusal:
 
 
 class RecordParser(Protocol):
-    """Reads one record. Immutable."""
+    """Reads each record alone. Immutable."""
 
-    def row(self, record: bytes) -> ParsedRecord:
-        """Read one record. Never raises, regardless of its bytes."""
+    def columns(self, block: Block) -> Columns:
+        """Return the columns. Never raises, regardless of the records' bytes."""
 
 
 class BlockParser(Protocol):
@@ -255,7 +243,7 @@ class FallbackParser(RowParser):
         run = 1
         while len(block):
             if self._block_parser is None:
-                yield self._one_by_one(block)
+                yield self._finished(block, self._record_parser.columns(block))
                 return
             columns = self._block_parser.columns(as_lines(block))
             if not isinstance(columns, BlockRefusal):
@@ -264,7 +252,7 @@ class FallbackParser(RowParser):
             if not columns.suspects:
                 # The bad record is unknown. The half without it can be read fast again.
                 if len(block) <= MAX_REFUSED_ROWS:
-                    yield self._one_by_one(block)
+                    yield self._finished(block, self._record_parser.columns(block))
                     return
                 middle = len(block) // 2
                 yield from self._parse(block.rows(0, middle))
@@ -275,18 +263,9 @@ class FallbackParser(RowParser):
             yield from self._parse(block.rows(0, suspect))
             run = 1 if suspect > CLOSE_ROWS else run * 2
             resume = min(suspect + run, len(block))
-            yield self._one_by_one(block.rows(suspect, resume))
+            suspects = block.rows(suspect, resume)
+            yield self._finished(suspects, self._record_parser.columns(suspects))
             block = block.rows(resume, len(block))
-
-    def _one_by_one(self, block: Block) -> pa.RecordBatch:
-        rows = [self._record_parser.row(block.record(index)) for index in range(len(block))]
-        values = {
-            column.name: pa.array([(row.values or {}).get(column.name) for row in rows], column.type)
-            for column in self.format.data_fields
-        }
-        problems = {index: row.problem for index, row in enumerate(rows) if row.problem is not None}
-        left_out = [index for index, row in enumerate(rows) if row.left_out]
-        return self._finished(block, Columns(values, problems, left_out=left_out))
 
 
 def _texts_of(block: Block, chosen: Sequence[int]) -> pa.StringArray:

@@ -140,17 +140,33 @@ def test_a_header_of_other_columns_is_an_error() -> None:
     assert rows(SCHEMA, b"text,id\n", header=True, offset=5) == [(None, "id", "text,id")]
 
 
-def test_a_long_field_takes_a_few_times_its_bytes() -> None:
-    """A record with a quote in an odd place is read alone, and may have as many bytes as maxRecordBytes."""
-    field = "x" * (1 << 20)
+@pytest.mark.parametrize(
+    ("record", "malformed"),
+    [
+        pytest.param('7,"' + "x" * (1 << 20) + '"b', False, id="field"),
+        pytest.param("7,x" + "," * (1 << 20), True, id="fields"),
+    ],
+)
+def test_a_long_record_takes_a_few_times_its_bytes(record: str, malformed: bool) -> None:
+    """A record with an odd quote, or too many fields, is read alone, and may be as long as allowed."""
     rows(SCHEMA, b'7,"a"b\n')
     tracemalloc.start()
     try:
-        assert rows(SCHEMA, f'7,"{field}"b\n'.encode()) == [(7, f'"{field}"b', None)]
+        found = rows(SCHEMA, f"{record}\n".encode())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 20 * len(field)
+    assert found == [(7, "x" if malformed else record[2:], record if malformed else None)]
+    assert peak < 20 * len(record)
+
+
+@pytest.mark.timeout(60)
+def test_records_that_are_all_malformed_are_read_by_column() -> None:
+    """A type that no value has, or a column that no record has, must not make a journal unreadable."""
+    count = 300_000
+    schema = pa.schema([("v", pa.bool_()), ("w", pa.int64()), ("_corrupt_record", pa.string())])
+    assert rows(schema, b"yes\n" * count) == [(None, None, "yes")] * count
+    assert rows(schema, b"no,x\n" * count) == [(None, None, "no,x")] * count
 
 
 def test_many_records_that_do_not_fit_keep_their_places() -> None:
