@@ -180,9 +180,11 @@ class _MessageFields:
 
 
 def _read(message: Message, members: _MessageFields, problems: list[str]) -> dict[str, object]:
-    # `ListFields` has only the fields that are set, so start with the values of unset ones.
-    values = members.absent.copy()
-    for field, value in message.ListFields():
+    # `ListFields` has only the fields that are set, so unset ones begin with their value. Messages without
+    # any share one object: a list may have one for every two bytes of a record.
+    fields = message.ListFields()
+    values = members.absent.copy() if fields else members.absent
+    for field, value in fields:
         member = members.converts.get(field.number)
         if member is None:
             continue

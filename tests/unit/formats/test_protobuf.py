@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import decimal
 import pickle
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
@@ -99,6 +101,22 @@ def test_what_is_not_set_is_null() -> None:
     (row,) = rows(wanted(), b"")
     assert (row.pop("_offset"), row.pop("lines"), row.pop("counts"), row.pop("small")) == (100, [], [], [])
     assert set(row.values()) == {None}
+
+
+def test_empty_messages_in_a_list_take_a_few_times_their_bytes() -> None:
+    """Each has two bytes in the record, and no fields of its own."""
+    record = b"\x52\x00" * (1 << 18)
+    block = Block("shop/orders", 0, record, np.array([0]), np.array([len(record)]))
+    parser = ProtobufParser(wanted(pa.schema([("lines", pa.list_(LINE))])))
+    tracemalloc.start()
+    try:
+        (found,) = parser.record_batches([block])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found["lines"][0]) == 1 << 18
+    assert found["lines"][0][-1].as_py() == {"sku": None, "count": None}
+    assert peak < 20 * len(record)
 
 
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
