@@ -15,8 +15,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -115,11 +117,14 @@ def authorize(access: CollectionAccess) -> Authorization:
         try:
             answer = _post(access, user_token, body)
         except urllib.error.HTTPError as error:
-            with error:  # The error is the response, and its connection stays open until it is closed.
-                problem = f"HTTP {error.code}: {_excerpt(error.read(500), user_token)}"
+            content = b""
+            # It is the response: its connection stays open until it is closed, and may break before its end.
+            with error, suppress(OSError, HTTPException):
+                content = error.read(500)
+            problem = f"HTTP {error.code}: {_excerpt(content, user_token)}"
             if error.code not in (408, 429) and error.code < 500:
                 raise _refused(access, problem) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             problem = f"no answer: {_excerpt(str(error).encode(), user_token)}"
         else:
             retry_ms = answer.get("retryMillis", 0)
@@ -163,7 +168,7 @@ def _authorization(access: CollectionAccess, answer: dict[str, Any]) -> Authoriz
     except (IndexError, binascii.Error, JsonError, ValueError):
         claims = None
     now, expires_at = time.time(), claims.get("exp") if isinstance(claims, dict) else None
-    if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or expires_at <= now:
+    if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or not now < expires_at < 1e12:
         raise _refused(access, "its brokerToken is not a JWT that is valid now; check this machine's clock")
     # The client requires a URL with a port, which the address may lack.
     try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import pickle
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +23,8 @@ from gazette_spark.protocol.tokens import KeySet
 from tests.rig.control_plane import USER_TOKEN, ControlPlane, running_control_plane
 
 KEYS = "c2VjcmV0LWNhbmFyeQ=="
+FAR_END = base64.urlsafe_b64encode(b'{"exp":1%s}' % (b"0" * 399)).decode()
+"""Claims with an end that no float has."""
 
 
 @pytest.fixture
@@ -70,6 +75,7 @@ def test_it_is_asked_again(plane: ControlPlane) -> None:
         (200, {"brokerAddress": "https://b"}, "no brokerAddress or no brokerToken"),
         (200, {"brokerAddress": "https://b", "brokerToken": "abc"}, "not a JWT that is valid now"),
         (200, {"brokerAddress": "https://b", "brokerToken": "a.e30.c"}, "not a JWT that is valid now"),
+        (200, {"brokerAddress": "https://b", "brokerToken": f"a.{FAR_END}.c"}, "not a JWT that is valid now"),
         (200, {"retryMillis": "1"}, "invalid retryMillis"),
         (200, {"retryMillis": 60_000}, "it asks to wait; gave up after 2 seconds, requestTimeoutMs"),
     ],
@@ -94,6 +100,39 @@ def test_a_control_plane_that_is_away_is_named(plane: ControlPlane) -> None:
     """Nobody listens at its address."""
     with pytest.raises(CollectionAccessError, match=r"no answer: .*refused.*; gave up after 0\.1 seconds"):
         authorize(access(plane, control_plane="http://127.0.0.1:1", timeout_s=0.1))
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        pytest.param(b"SSH-2.0\r\n\r\n", "no answer: SSH-2.0", id="not_http"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{", "no answer: Incomplete", id="cut"
+        ),
+        pytest.param(
+            b"HTTP/1.1 503 Busy\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nb", "HTTP 503: ", id="error_cut"
+        ),
+    ],
+)
+def test_an_answer_that_breaks_off_is_as_good_as_none(
+    plane: ControlPlane, answer: bytes, problem: str
+) -> None:
+    """It is asked again, and a query with a good token goes on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection, connection.makefile("rb") as request:
+                while request.read(1) != b"}":
+                    pass  # Closing a connection with unread bytes would reset it.
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(CollectionAccessError, match=problem):
+            authorize(access(plane, control_plane=url, timeout_s=0.0))
+        thread.join()
 
 
 def test_a_token_is_renewed_at_half_of_its_life(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
