@@ -17,12 +17,15 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.framing import Block, as_lines, bounded, gathered
+from gazette_spark._formats.framing import MAX_ROWS, Block, as_lines, bounded, gathered
 from gazette_spark._formats.metadata import Labels, is_metadata, metadata_column
 from gazette_spark._formats.values import spread
 from gazette_spark.errors import GazetteError, OptionError, RecordError
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+
+MAX_VALUES = 4 << 20
+"""Maximum number of values of a record batch, nulls included: 32 MiB of numbers."""
 
 MAX_REFUSED_ROWS = 32
 """Maximum number of records of a refused block that go through the record parser together."""
@@ -111,6 +114,13 @@ class RowFormat:
         ]
 
     @property
+    def max_rows(self) -> int:
+        """Maximum number of rows of a record batch."""
+        # A record may be shorter than the row it gives: of a thousand columns, `{}` has eight kilobytes of
+        # nulls.
+        return max(1, min(MAX_ROWS, MAX_VALUES // sum(map(_value_count, self.schema.types))))
+
+    @property
     def rescues(self) -> bool:
         """Return whether the schema has the column of rescued data."""
         return self.rescued_column is not None and self.rescued_column in self.schema.names
@@ -138,7 +148,7 @@ class RowParser(ABC):
         Raises:
             RecordError: a record is malformed and the mode is FAILFAST.
         """
-        for block in bounded(blocks):
+        for block in bounded(blocks, self.format.max_rows):
             parts = [part for part in self._guarded(block) if part.num_rows]
             if len(parts) == 1:
                 yield parts[0]
@@ -266,6 +276,11 @@ class FallbackParser(RowParser):
             suspects = block.rows(suspect, resume)
             yield self._finished(suspects, self._record_parser.columns(suspects))
             block = block.rows(resume, len(block))
+
+
+def _value_count(kind: pa.DataType) -> int:
+    """Return the number of values of a type in a row, at least; a null struct has those of its fields."""
+    return max(1, sum(_value_count(field.type) for field in kind)) if pa.types.is_struct(kind) else 1
 
 
 def _texts_of(block: Block, chosen: Sequence[int]) -> pa.StringArray:

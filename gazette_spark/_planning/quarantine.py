@@ -74,7 +74,7 @@ class QuarantiningParser:
             RecordError: a record is malformed and the mode is FAILFAST.
         """
         try:
-            for block in bounded(blocks):
+            for block in bounded(blocks, self.format.max_rows):
                 yield from self._parsed(block)
         finally:
             self._stop()

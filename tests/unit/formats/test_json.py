@@ -250,6 +250,17 @@ def test_metadata_columns_stand_where_the_schema_has_them() -> None:
     assert rows({"_offset": pa.int64()}, b"{}", b"{}") == [{"_offset": 0}, {"_offset": 3}]
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_short_records_of_many_columns_give_small_batches(*, nested: bool) -> None:
+    """Rows are bounded by their values, because a row of nulls takes a thousand times its record."""
+    fields = [pa.field(f"c{number}", pa.int64()) for number in range(1000)]
+    schema = pa.schema([("s", pa.struct(fields))] if nested else fields)
+    block = block_of(*[b"{}"] * 10_000)
+    found = list(JsonParser(JsonFormat(schema)).record_batches([block]))
+    assert sum(record_batch.num_rows for record_batch in found) == 10_000
+    assert max(record_batch.nbytes for record_batch in found) < 48 << 20
+
+
 def test_malformed_records_are_counted() -> None:
     """The count grows by each record nulled or dropped, in blocks of any size."""
     records = [b'{"a":1}', b"x"] * 500
