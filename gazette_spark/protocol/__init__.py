@@ -1,1 +1,1 @@
-"""The wire protocol: messages, and beside them their parsing and validation."""
+"""Messages of the wire protocol, with their parsing and validation."""

@@ -1,10 +1,10 @@
-"""Tells requests that a foreign web page made a browser send.
+"""Detects requests that a foreign web page made a browser send.
 
-A developer's browser reaches a server on the loopback interface, such as the embedded broker's gateway or the
-lag monitor, so each page that it shows could, too.
-There are two ways. A page's own host name is made to resolve to this server (DNS rebinding): then ``Host`` is
-that name, not this server's. Or a page sends a request to this server's address: then the browser adds
-``Origin`` or ``Sec-Fetch-Site``. Clients other than browsers send neither.
+A developer's browser reaches servers on the loopback interface, such as the embedded broker's gateway or the
+lag monitor. So does any page that the browser shows, in one of two ways. An attacker makes the page's host
+name resolve to this server (DNS rebinding), and ``Host`` is that name instead of this server's. Or the page
+sends a request to this server's address, and the browser adds ``Origin`` or ``Sec-Fetch-Site``. Clients other
+than browsers send neither.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OWN_SITES = frozenset({"same-origin", "none"})
 
 
 def is_own_host(host: str | None, names: Collection[str]) -> bool:
-    """Whether a ``Host`` header means this server, by an address, as localhost, or by one of ``names``.
+    """Whether a ``Host`` header is an address, localhost, or one of this server's ``names``.
 
     A page whose host name is an address cannot be made to resolve to this server, so every address is
     accepted. A request without the header (HTTP/1.0) does not come from a browser.
@@ -26,7 +26,7 @@ def is_own_host(host: str | None, names: Collection[str]) -> bool:
     if host is None:
         return True
     try:
-        # Without the port, and without the brackets of an IPv6 address.
+        # Removes the port, and the brackets of an IPv6 address.
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return False
@@ -34,17 +34,17 @@ def is_own_host(host: str | None, names: Collection[str]) -> bool:
 
 
 def is_cross_site(headers: Mapping[str, str]) -> bool:
-    """Whether a page of another origin sent a request; ``headers`` are by lower-case name."""
+    """Whether a page of another origin sent a request. The names of ``headers`` are in lower case."""
     # Browsers set this header themselves, and a page cannot change it. Older ones send only Origin.
     if (site := headers.get("sec-fetch-site")) is not None:
         return site not in _OWN_SITES
     origin = headers.get("origin")
-    # "Origin: null", as of a sandboxed frame, has no host and equals none.
+    # "Origin: null", which a sandboxed frame sends, has no host and so equals no Host header.
     return origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower()
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is named by its address."""
+    """Whether a host is an IP address."""
     try:
         ip_address(host)
     except ValueError:

@@ -1,9 +1,10 @@
-"""Shares a server's connections, or calls, among its clients, so that none of them keeps the others out.
+"""Shares a server's connections, or calls, among its clients, so that no client locks out the others.
 
-A client is an address, or a /64 network of IPv6, since a host has as many addresses of that as it likes.
-A client may have a part of all connections. If it wants more, or if all are taken, a connection in which no
-request is being answered is closed: the oldest such connection of the client that has the most. So a client
-that opens hundreds of connections and sends nothing evicts only itself.
+A client is an IPv4 address or a /64 network of IPv6, because a host can use any address of its /64 network.
+Each client has a maximum number of connections. If it opens more, the server closes the client's oldest idle
+connection, in which no request is being answered. If all connections are taken, the server closes the oldest
+idle connection of the client that has the most. So a client that opens hundreds of connections and sends
+nothing evicts only its own.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ C = TypeVar("C", bound=Hashable)
 
 
 def client_of(address: str) -> str:
-    """Return the client that an IP address belongs to. Anything else is a client by itself."""
+    """Return the client that an IP address belongs to. Any other text is returned unchanged."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
         return address
     if isinstance(ip, IPv6Address):
-        # A server that listens on IPv6 sees IPv4 clients so. They are the same clients as on an IPv4 socket.
+        # A server that listens on IPv6 sees IPv4 clients as mapped addresses. They count as IPv4 clients.
         if ip.ipv4_mapped is not None:
             return str(ip.ipv4_mapped)
-        # A host has a whole /64 to choose from, so single addresses would be no limit. IPv6 has only one
-        # loopback address.
+        # A host may use any address of its /64 network, so a limit per address would have no effect. IPv6 has
+        # only one loopback address.
         if not ip.is_loopback:
             return str(IPv6Network((ip, 64), strict=False))
     return str(ip)
@@ -54,7 +55,7 @@ class Admission(Generic[C]):
 
     is_admitted: bool
     evicted: C | None = None
-    """The connection to close in its favour."""
+    """The connection to close, to make room for the new one."""
 
 
 class ConnectionShares(Generic[C]):
@@ -76,18 +77,18 @@ class ConnectionShares(Generic[C]):
         """Decide about a new connection. If it is admitted, it waits for a request from now on."""
         with self._lock:
             evicted: C | None = None
-            # At its own limit, a client gives up one of its own connections, and nobody else's.
+            # A client at its limit gives up one of its own connections.
             if self._counts[client] >= self._per_client:
                 evicted = self._oldest_waiting([client])
             elif len(self._clients) >= self._total:
-                # A client gives way to one that has no more connections than itself.
+                # Only clients with at least as many connections as this one give way to it.
                 ranked = [one for one, count in self._counts.most_common() if count >= self._counts[client]]
                 evicted = self._oldest_waiting(ranked)
             else:
                 self._add(connection, client)
                 return Admission(is_admitted=True)
-            # Each connection that could go is being answered. To cut an answer off would make the client
-            # repeat the request.
+            # All connections that could be closed have requests in progress. A client whose answer is cut off
+            # would repeat its request.
             if evicted is None:
                 return Admission(is_admitted=False)
             self._remove(evicted)
@@ -95,9 +96,9 @@ class ConnectionShares(Generic[C]):
             return Admission(is_admitted=True, evicted=evicted)
 
     def set_waiting(self, connection: C, *, is_waiting: bool) -> None:
-        """Say whether the connection waits for a request, or is having one answered."""
+        """Record whether the connection waits for a request, or has one in progress."""
         with self._lock:
-            # None if the connection was evicted while its request arrived. Then there is nothing to note.
+            # None if the connection was evicted while its request arrived.
             client = self._clients.get(connection)
             if client is not None and is_waiting:
                 self._waiting.setdefault(client, {}).setdefault(connection)
@@ -105,7 +106,7 @@ class ConnectionShares(Generic[C]):
                 self._waiting.get(client, {}).pop(connection, None)
 
     def leave(self, connection: C) -> None:
-        """Forget a connection; one that was evicted is forgotten already."""
+        """Remove a connection. An evicted one has already been removed."""
         with self._lock:
             self._remove(connection)
 
@@ -119,12 +120,12 @@ class ConnectionShares(Generic[C]):
 
     def _remove(self, connection: C) -> None:
         client = self._clients.pop(connection, None)
-        # Evicted connections are removed at once, and leave later, when the transport reports their end.
+        # An evicted connection is removed immediately; the transport reports its end later.
         if client is None:
             return
         self._waiting.get(client, {}).pop(connection, None)
         self._counts[client] -= 1
-        # Clients come and go for ever; without this the server would remember all of them.
+        # Without this, the server would remember every client that ever connected.
         if not self._counts[client]:
             del self._counts[client]
             self._waiting.pop(client, None)

@@ -1,4 +1,4 @@
-"""Durations from seconds, and in Go's text form, such as ``1h30m0s``."""
+"""Converts durations from seconds, and from and to Go's text form, such as ``1h30m0s``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _UNITS_NS = {
 """Nanoseconds of each unit."""
 
 _PART = re.compile(r"(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(h|ms|m|s|us|\u00b5s|\u03bcs|ns)")
-"""A number and its unit. The parser reads one after the other: repeated in an expression, they would be tried
-in every division of a text."""
+"""A number and its unit. The parser matches one at a time, because an expression that repeated them would try
+every way to split a text."""
 
 _MAX_DIGITS = 19
-"""Digits of the largest 64-bit integer. A fraction with more of them says nothing about nanoseconds."""
+"""Number of digits of the largest 64-bit integer. Further digits of a fraction are less than nanoseconds."""
 
 
 def duration_of(seconds: float) -> Duration:
-    """Return a number of seconds as a duration, to the nanosecond."""
+    """Return a number of seconds as a duration, rounded to nanoseconds."""
     duration = Duration()
     duration.FromNanoseconds(round(seconds * 1_000_000_000))
     return duration
@@ -47,15 +47,15 @@ def parse_duration(text: str, where: str = "Duration") -> Duration:
         whole, decimals, unit = part[1].lstrip("0"), (part[2] or "")[:_MAX_DIGITS], _UNITS_NS[part[3]]
         if len(whole) > _MAX_DIGITS:
             raise ProtocolError(where, f"{text[:100]!r} is too long a duration")
-        # In integers: a float would lose nanoseconds of a duration of more than 104 days.
+        # Integers, because a float loses nanoseconds of durations over 104 days.
         total += int(whole or "0") * unit + int(decimals or "0") * unit // 10 ** len(decimals)
         at = part.end()
-    # Go takes "0" without a unit, and no other number.
+    # "0" is the only number that Go accepts without a unit.
     if not number or (at < len(number) and number != "0"):
         raise ProtocolError(where, f"{text[:100]!r} is not a duration such as '90s' or '1h30m'")
     if text.startswith("-"):
         total = -total
-    # Go's durations are 64-bit nanoseconds, which is 292 years.
+    # Go's durations are 64-bit nanoseconds, which limits them to 292 years.
     if not -(1 << 63) <= total < 1 << 63:
         raise ProtocolError(where, f"{text[:100]!r} is too long a duration")
     duration = Duration()
@@ -71,7 +71,7 @@ def format_duration(duration: Duration) -> str:
     """
     total = duration.ToNanoseconds()
     sign, total = ("-", -total) if total < 0 else ("", total)
-    # Below a second, Go uses the largest smaller unit.
+    # Below a second, Go uses the largest unit that fits.
     if total < _UNITS_NS["s"]:
         unit = next((unit for unit in ("ms", "\u00b5s", "ns") if total >= _UNITS_NS[unit]), None)
         return f"{sign}{_decimal(total, _UNITS_NS[unit])}{unit}" if unit else "0s"

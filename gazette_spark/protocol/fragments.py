@@ -1,6 +1,6 @@
-"""Fragments: spans of a journal's bytes, their names in stores, and the set that covers a journal.
+"""Describes fragments: spans of a journal's bytes, their names in stores, and the set that covers a journal.
 
-A fragment's name has its span, SHA-1 and codec, so a listing of a store is enough::
+A fragment's name includes its span, SHA-1 and codec, so listing a store is enough to know its fragments::
 
     {store}{journal}/{path postfix}/{begin:016x}-{end:016x}-{sha1}{extension}
 """
@@ -18,10 +18,10 @@ from gazette_spark.protocol.journal_specs import validate_codec, validate_journa
 from gazette_spark.protocol.names import validate_path
 
 POSTFIX_BYTES = (0, 512)
-"""Least and greatest length of a path postfix."""
+"""Minimum and maximum length of a path postfix."""
 
 NO_SUM = bytes(20)
-"""Sum of a fragment without content; not the SHA-1 of nothing."""
+"""Sum of an empty fragment, which is not the SHA-1 of empty content."""
 
 EXTENSIONS: dict[int, str] = {
     pb.NONE: ".raw",
@@ -30,7 +30,7 @@ EXTENSIONS: dict[int, str] = {
     pb.SNAPPY: ".sz",
     pb.GZIP_OFFLOAD_DECOMPRESSION: "",
 }
-"""Extension that is written for each codec."""
+"""Extension that brokers write for each codec."""
 
 _CODECS = {extension: codec for codec, extension in EXTENSIONS.items()} | {
     ".gzip": pb.GZIP,
@@ -38,7 +38,7 @@ _CODECS = {extension: codec for codec, extension in EXTENSIONS.items()} | {
     ".snappy": pb.SNAPPY,
     ".gzod": pb.GZIP_OFFLOAD_DECOMPRESSION,
 }
-"""Codec of each extension that is read, in lower case."""
+"""Codec of each extension that readers accept, in lower case."""
 
 _NAME = re.compile(r"([0-9a-fA-F]+)-([0-9a-fA-F]+)-([0-9a-fA-F]{40})((?:\.[^.]*)?)")
 
@@ -48,7 +48,7 @@ class Fragment:
     """The bytes ``[begin, end)`` of a journal."""
 
     journal: str
-    """May have a ``;meta`` suffix, as the request that it answers."""
+    """Journal name, with the ``;meta`` suffix of the request if it had one."""
     begin: int
     end: int
     sum: bytes
@@ -56,14 +56,14 @@ class Fragment:
     codec: int
     """Number of a ``CompressionCodec``."""
     backing_store: str = ""
-    """URL of the store; empty while only a broker has the fragment."""
+    """URL of the store; empty while only brokers have the fragment."""
     mod_time: int = 0
-    """Unix seconds in the store; 0 while not known to be there."""
+    """Modification time in the store, in Unix seconds; 0 if the fragment is not known to be stored."""
     path_postfix: str = ""
 
     def __post_init__(self) -> None:
-        # Fragments come from brokers and from names of files in stores, so each one is checked before its
-        # span is used.
+        # Brokers and file names in stores are untrusted input, so each fragment is checked before its span is
+        # used.
         validate_journal_name(self.journal, allow_meta=True, where="Fragment.Journal")
         if not 0 <= self.begin <= self.end < 1 << 63:
             raise ProtocolError("Fragment", f"[{self.begin}, {self.end}) is not a span of a journal")
@@ -79,13 +79,13 @@ class Fragment:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether a store has it compressed: a read from its middle decompresses the bytes before."""
+        """Whether it is stored compressed, so that a read from its middle decompresses all bytes before."""
         return self.mod_time != 0 and self.codec != pb.NONE
 
     @property
     def content_name(self) -> str:
         """Name of the fragment's object."""
-        # Sixteen digits, so that names sort as offsets do.
+        # Sixteen digits, so that names sort in the order of offsets.
         return f"{self.begin:016x}-{self.end:016x}-{self.sum.hex()}{EXTENSIONS[self.codec]}"
 
     @property
@@ -94,7 +94,7 @@ class Fragment:
         return "/".join(part for part in (self.journal, self.path_postfix, self.content_name) if part)
 
     def to_pb(self) -> pb.Fragment:
-        """Return the fragment's message."""
+        """Return the fragment as a protocol message."""
         message = pb.Fragment(
             journal=self.journal,
             begin=self.begin,
@@ -148,8 +148,8 @@ def parse_content_path(journal: str, relpath: str, *, mod_time: int = 0) -> Frag
     Raises:
         ProtocolError: the path is not that of a fragment. Brokers skip such objects.
     """
-    # Brokers of all releases wrote these names, some with upper-case digits and older extensions. Whoever
-    # lists a store skips a name that does not parse, so a rule that is too strict would lose data.
+    # Older brokers wrote names with upper-case digits and other extensions. Listings skip names that do not
+    # parse, so a rule that is too strict would lose data.
     postfix, _, name = relpath.rpartition("/")
     match = _NAME.fullmatch(name)
     if not match or match[4].lower() not in _CODECS:
@@ -173,10 +173,10 @@ def parse_content_path(journal: str, relpath: str, *, mod_time: int = 0) -> Frag
 
 @dataclass(slots=True)
 class CoverSet:
-    """Fragments of one journal, of which no one is within another.
+    """Fragments of one journal, none of which lies within another.
 
-    They ascend by begin and by end at once; neighbours may overlap, and there may be gaps. Not safe to
-    change while another thread reads it.
+    Both their begins and their ends ascend. Neighbours may overlap, and there may be gaps. Do not change the
+    set while another thread reads it.
     """
 
     _members: list[Fragment] = field(default_factory=list)
@@ -201,15 +201,15 @@ class CoverSet:
         """Add a fragment in place of those within it; return whether it is in the set now.
 
         An empty fragment, or one within a member, is not added; one with the span of a member replaces it.
-        Time is logarithmic to find its place, and linear to insert it before the end.
+        Adding at the end takes logarithmic time, elsewhere linear time.
         """
-        # An empty fragment holds no byte, and would break the order of ends.
+        # An empty fragment has no bytes, and would break the order of ends.
         if fragment.begin == fragment.end:
             return False
-        # The members that begin at or after it, and end at or before it: a run, perhaps an empty one.
+        # The members within it, which begin at or after it and end at or before it, form a run.
         first, last = bisect_left(self._begins, fragment.begin), bisect_right(self._ends, fragment.end)
         if first >= last:
-            # It replaces no member. Either one member holds it whole, or it goes between two neighbours.
+            # It replaces no member. Either it lies within one member, or it goes between two neighbours.
             first = last = bisect_right(self._begins, fragment.begin)
             # Of the members that begin at or before it, the last reaches furthest.
             if first and self._ends[first - 1] >= fragment.end:
@@ -220,19 +220,19 @@ class CoverSet:
         return True
 
     def covering(self, offset: int) -> Fragment | None:
-        """Return the member that holds the byte at ``offset`` and reaches furthest, if any does."""
+        """Return the member that contains the byte at ``offset`` and reaches furthest, or None."""
         # Begins and ends ascend together, so of all members that begin at or before the offset, the last one
         # reaches furthest.
         at = bisect_right(self._begins, offset) - 1
         return self._members[at] if at >= 0 and self._ends[at] > offset else None
 
     def following(self, offset: int) -> Fragment | None:
-        """Return the first member that begins after ``offset``, if any does."""
+        """Return the first member that begins after ``offset``, or None."""
         at = bisect_right(self._begins, offset)
         return self._members[at] if at < len(self._members) else None
 
     def is_covered(self, begin: int, end: int) -> bool:
-        """Return whether members together hold every byte of ``[begin, end)``."""
+        """Return whether the members together contain every byte of ``[begin, end)``."""
         while begin < end:
             member = self.covering(begin)
             if member is None:
@@ -242,7 +242,7 @@ class CoverSet:
         return True
 
     def summary(self) -> tuple[int, int, int]:
-        """Return the first member's begin, the last one's end and mod time; zeros of an empty set."""
+        """Return the first member's begin, and the last one's end and mod time; zeros if the set is empty."""
         if not self._members:
             return 0, 0, 0
         return self._begins[0], self._ends[-1], self._members[-1].mod_time

@@ -1,10 +1,10 @@
 r"""Refuses HTTP/1 requests that two programs could split differently: request smuggling.
 
-A proxy and the server behind it must agree where each request ends. They disagree where the request breaks
-the rules of RFC 9112 and one of them repairs it silently. h11, the parser of all our HTTP servers, repairs
-some: it takes ``\n`` for ``\r\n``, joins folded headers, ignores chunk extensions and lets
-``Transfer-Encoding`` win over ``Content-Length``. It has no settings for these. So a server shows each byte
-to a :class:`RequestFraming` before it shows it to h11.
+A proxy and the server behind it must agree where each request ends. They may disagree if a request breaks the
+rules of RFC 9112 and one of them repairs it silently. h11, the parser of all our HTTP servers, repairs some:
+it accepts ``\n`` as ``\r\n``, joins folded headers, ignores chunk extensions and prefers
+``Transfer-Encoding`` to ``Content-Length``. It has no settings to prevent that. So a server passes each byte
+to a :class:`RequestFraming` before it passes it to h11.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import Enum, auto
 from gazette_spark.errors import GazetteError
 
 MAX_SIZE_LINE_BYTES = 18
-"""Longest line with a chunk's size: sixteen hex digits and the end of the line."""
+"""Maximum length of the line with a chunk's size: sixteen hex digits and the line ending."""
 
 _BAD_SIZE = "a chunk's size must be at most 16 hex digits; chunk extensions are not served"
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
@@ -25,7 +25,7 @@ _LENGTH = re.compile(rb"[0-9]{1,18}")
 
 @dataclass(eq=False)
 class FramingError(GazetteError):
-    """A request is ambiguous or too large. Stays inside the server."""
+    """A request is ambiguous or too large. The error does not leave the server."""
 
     status: int
     """HTTP status of the answer."""
@@ -36,7 +36,7 @@ class FramingError(GazetteError):
 
 
 class _Section(Enum):
-    """What the next line is."""
+    """Part of a request that the next line belongs to."""
 
     HEAD = auto()
     CHUNK_SIZE = auto()
@@ -45,7 +45,7 @@ class _Section(Enum):
 
 
 class RequestFraming:
-    """Follows the requests of one connection byte by byte. One thread at a time.
+    """Tracks the framing of one connection's requests. Not thread-safe.
 
     Args:
         max_head_bytes: maximum size of a request's line and headers together, and of trailers.
@@ -60,22 +60,22 @@ class RequestFraming:
         self._line = b""
         self._head: list[bytes] = []
         self._body_left = 0
-        """Bytes of a body or chunk that still follow; they are not inspected."""
+        """Remaining bytes of a body or chunk, which are not inspected."""
         self.requests = 0
-        """Requests whose head is complete."""
+        """Number of requests whose head is complete."""
         self.method = b""
         """Method of the last of these requests."""
         self.is_refused = False
-        """Whether a request was refused; what follows it has no meaning."""
+        """Whether a request was refused; further bytes are then meaningless."""
 
     def __repr__(self) -> str:
         return f"RequestFraming({self._section.name}, body_left={self._body_left})"
 
     def feed(self, data: bytes) -> None:
-        """Follow the next bytes.
+        """Track the next bytes.
 
         Raises:
-            FramingError: the request is refused. The connection has to be closed after the answer.
+            FramingError: the request is refused. The caller must close the connection after the answer.
         """
         try:
             self._follow(data)
@@ -93,11 +93,10 @@ class RequestFraming:
                 continue
             newline = data.find(b"\n", position)
             end = newline + 1 if newline >= 0 else len(data)
-            # A line may arrive in several parts. Its length is bounded with the section's, so it cannot grow
-            # for ever.
+            # A line may arrive in several parts. The limit of the section bounds its length.
             self._line += data[position:end]
             self._section_bytes += end - position
-            # Checked before the line is complete, because a line that never ends is one of the attacks.
+            # Checked before the line is complete, because an attacker may send a line that never ends.
             if self._section is _Section.CHUNK_SIZE and len(self._line) > MAX_SIZE_LINE_BYTES:
                 raise FramingError(400, _BAD_SIZE)
             if self._section_bytes > self._max_head_bytes:
@@ -105,8 +104,8 @@ class RequestFraming:
             position = end
             if newline >= 0:
                 line, self._line = self._line, b""
-                # A proxy that takes a bare LF or CR for the end of a line sees other headers than one that
-                # does not.
+                # A proxy that accepts a bare LF or CR as the end of a line sees different headers than one
+                # that does not.
                 if not line.endswith(b"\r\n") or b"\r" in line[:-2] or b"\0" in line:
                     raise FramingError(400, "a line must end with CR LF and hold no other CR, LF or NUL")
                 self._take_line(line[:-2])
@@ -138,21 +137,21 @@ class RequestFraming:
         self._section_bytes = 0
 
     def _begin_body(self, head: list[bytes]) -> None:
-        """Find out how the body is framed, from a whole head. h11 checks everything else."""
+        """Determine the framing of the body from a complete head. h11 checks everything else."""
         if not head:
             raise FramingError(400, "a request must begin with its request line")
         self.requests += 1
         self.method = head[0].partition(b" ")[0]
         lengths, encodings = _values(head, b"content-length"), _values(head, b"transfer-encoding")
-        # RFC 9112, 6.3: the classic of request smuggling. One program counts bytes, the other one chunks.
+        # RFC 9112, 6.3. In the classic smuggling attack, one program counts bytes and the other chunks.
         if encodings and lengths:
             raise FramingError(400, "Transfer-Encoding and Content-Length exclude each other")
-        # Two equal values would be allowed. No client that we know sends them, and they are refused as well.
+        # The RFC allows two equal values. We refuse them too, because no client that we know sends them.
         if len(lengths) > 1 or any(not _LENGTH.fullmatch(length) for length in lengths):
             raise FramingError(400, "Content-Length must be one number of at most 18 digits")
         if encodings and not self._allows_chunks:
             raise FramingError(411, "a body needs a Content-Length; chunked bodies are not served")
-        # An HTTP/1.0 proxy does not know the header, and would pass the chunks on as the body.
+        # An HTTP/1.0 proxy does not know the header, and would forward the chunks as the body.
         if encodings and head[0].endswith(b"HTTP/1.0"):
             raise FramingError(400, "HTTP/1.0 has no Transfer-Encoding")
         if encodings and [encoding.lower() for encoding in encodings] != [b"chunked"]:

@@ -1,6 +1,6 @@
-"""Journal names and specs: building and validation.
+"""Builds and validates journal names and specs.
 
-Brokers fill in no defaults: a spec without replication, fragment length, codec and refresh interval is
+Brokers have no defaults: a spec without replication, fragment length, codec or refresh interval is
 invalid. :func:`journal_spec` has defaults that suit a development broker.
 """
 
@@ -20,22 +20,22 @@ from gazette_spark.protocol.labels import label_set, validate_journal_labels
 from gazette_spark.protocol.names import validate_path
 
 JOURNAL_NAME_BYTES = (4, 512)
-"""Least and greatest length of a journal's name."""
+"""Minimum and maximum length of a journal's name."""
 MAX_OFFSET = (1 << 63) - 1
-"""Greatest offset of a journal."""
+"""Maximum offset of a journal."""
 META_BYTES = (1, 512)
-"""Least and greatest length of the suffix after a name's ``;``."""
+"""Minimum and maximum length of the suffix after a name's ``;``."""
 REPLICATION = (1, 5)
-"""Fewest and most replicas a spec may ask for."""
+"""Minimum and maximum number of replicas."""
 FRAGMENT_LENGTH = (1 << 10, 1 << 34)
-"""Least and greatest fragment length, in bytes."""
+"""Minimum and maximum fragment length, in bytes."""
 REFRESH_INTERVAL_S = (1, 24 * 3600)
-"""Least and greatest period of listing stores again, in seconds."""
+"""Minimum and maximum interval between listings of the stores, in seconds."""
 MIN_FLUSH_INTERVAL_S = 60
-"""Least flush interval other than zero, in seconds."""
+"""Minimum flush interval other than zero, in seconds."""
 
 _NO_URL = re.compile(r"[\x00-\x1f\x7f]|%(?![0-9a-fA-F]{2})")
-"""Text that makes a URL invalid: control characters, which ``urlsplit`` drops, and a broken escape."""
+"""Text that makes a URL invalid: control characters, which ``urlsplit`` drops, and invalid escapes."""
 
 ARGUMENTS = {
     "fragment.length": "length",
@@ -51,13 +51,13 @@ _BUCKET_SCHEMES = frozenset({"s3", "gs", "azure"})
 
 
 def split_meta(name: str) -> tuple[str, str]:
-    """Split a name into the journal's and its metadata suffix, which is empty or begins with ``;``."""
+    """Split a name into the journal's name and the metadata suffix, which is empty or begins with ``;``."""
     journal, delimiter, meta = name.partition(";")
     return journal, delimiter + meta
 
 
 def validate_journal_name(name: str, allow_meta: bool = False, where: str = "Journal") -> None:  # noqa: FBT001, FBT002 - reads well where it is used
-    """Raise ProtocolError unless ``name`` is a journal's, with a ``;meta`` suffix only if allowed."""
+    """Raise ProtocolError unless ``name`` is a journal name, with a ``;meta`` suffix only if allowed."""
     journal, meta = split_meta(name)
     validate_path(where, journal, *JOURNAL_NAME_BYTES)
     if not meta:
@@ -69,15 +69,15 @@ def validate_journal_name(name: str, allow_meta: bool = False, where: str = "Jou
 
 @contextmanager
 def named_as(arguments: Mapping[str, str]) -> Iterator[None]:
-    """Name the argument in errors about a spec's field, as the caller gave the argument.
+    """Name the caller's argument, instead of the spec's field, in errors.
 
     Raises:
-        ProtocolError: in place of one whose ``where`` begins with a field.
+        ProtocolError: replaces an error whose ``where`` begins with a field.
     """
     try:
         yield
     except ProtocolError as error:
-        # An index, as in stores[1], stays behind the name.
+        # An index, as in stores[1], stays after the name.
         field, at, rest = error.where.removeprefix(".").partition("[")
         raise ProtocolError(f"{arguments.get(field, field)}{at}{rest}", error.problem) from None
 
@@ -101,17 +101,17 @@ def journal_spec(
 
     Args:
         name: name of the journal.
-        labels: label set, or values by name.
-        replication: desired replicas.
+        labels: label set, or label values by name.
+        replication: desired number of replicas.
         length: uncompressed bytes at which a fragment is closed.
         codec: name of the compression codec, such as ``GZIP``.
-        stores: URLs of fragment stores; new fragments go to the first. None: never persisted.
-        refresh_interval_s: period of listing the stores again.
-        flush_interval_s: uniform UTC segments whose boundaries close a fragment; 0 is off.
+        stores: URLs of fragment stores; new fragments go to the first. Without stores, nothing is persisted.
+        refresh_interval_s: interval between listings of the stores.
+        flush_interval_s: length of uniform UTC segments whose ends close a fragment; 0 turns them off.
         retention_s: age at which fragments may be pruned; 0 keeps them.
-        path_postfix_template: Go template of extra path components.
+        path_postfix_template: Go template of additional path components.
         flags: one of ``JournalSpec.Flag``.
-        max_append_rate: bytes per second; 0 is unlimited.
+        max_append_rate: maximum bytes per second; 0 is unlimited.
 
     Raises:
         ProtocolError: a value breaks a rule of specs.
@@ -143,9 +143,9 @@ def journal_spec(
 def validate_journal_spec(spec: pb.JournalSpec, where: str = "JournalSpec") -> None:
     """Raise ProtocolError unless brokers would accept the spec.
 
-    An error names a field as messages and YAML do: ``JournalSpec.fragment.length``.
+    An error names a field as in messages and YAML, such as ``JournalSpec.fragment.length``.
 
-    A path postfix template is only checked for unbalanced braces; Go's parser reads it.
+    A path postfix template is only checked for balanced braces, because only Go can parse it.
     """
     validate_journal_name(spec.name, where=f"{where}.name")
     _check_range(f"{where}.replication", spec.replication, *REPLICATION)
@@ -155,8 +155,8 @@ def validate_journal_spec(spec: pb.JournalSpec, where: str = "JournalSpec") -> N
     validate_codec(fragment.compression_codec, f"{of_fragment}.compression_codec")
     stores = [validate_store(url, f"{of_fragment}.stores[{at}]") for at, url in enumerate(fragment.stores)]
     offloads = fragment.compression_codec == pb.GZIP_OFFLOAD_DECOMPRESSION
-    # The codec leaves decompression to the store's HTTP server, and a file has none. Only the first store
-    # counts, because new fragments go there.
+    # With this codec, the store's HTTP server decompresses, and a file store has no server. Only the first
+    # store matters, because new fragments go there.
     if offloads and stores and stores[0].scheme == "file":
         raise ProtocolError(
             f"{of_fragment}.compression_codec",
@@ -191,15 +191,15 @@ def validate_codec(codec: int, where: str = "CompressionCodec") -> None:
 def validate_store(url: str, where: str = "FragmentStore") -> SplitResult:
     """Return the parts of a fragment store's URL; raise ProtocolError unless it is well formed.
 
-    Query arguments are not checked: each kind of store has different ones.
+    Query arguments are not checked, because they differ between kinds of stores.
     """
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
         raise ProtocolError(where, f"{url!r} is not a URL: {error}") from None
-    # urlsplit is lenient: it drops control characters, and takes escapes that no URL may have. Go's parser
-    # refuses both, so a broker would.
+    # urlsplit drops control characters and accepts invalid escapes. Brokers use Go's parser, which refuses
+    # both.
     problem = "is not a URL" if _NO_URL.search(url) or " " in parts.netloc else _store_problem(parts)
     if problem:
         raise ProtocolError(where, f"{problem}: {url!r}; an example is 's3://bucket/prefix/'")
@@ -217,7 +217,7 @@ def _store_problem(parts: SplitResult) -> str:
         return "a file store has no host"
     if parts.scheme not in _BUCKET_SCHEMES | {"azure-ad", "file"}:
         return "is not absolute" if not parts.scheme else f"has the unknown scheme {parts.scheme!r}"
-    # The journal's name follows the prefix directly: without the slash, "a" and "ab" would share files.
+    # The journal's name follows the prefix directly. Without the slash, "a" and "ab" would share files.
     return "" if parts.path.endswith("/") else "has a path that does not end in '/'"
 
 

@@ -1,8 +1,8 @@
-"""Journals as YAML, in the form gazctl reads and writes: a tree that gives shared values once.
+"""Reads and writes journals as gazctl's YAML: a tree in which shared values occur once.
 
 A node whose name is empty or ends in ``/`` is a directory and has children; any other is a journal. Names
-are whole: a child's begins with its parent's, and children are in ascending order. A node inherits a value
-that is missing or zero from the nearest node above that has it, for labels name by name::
+are complete: a child's name begins with its parent's, and children are in ascending order. A node inherits a
+value that is missing or zero from the nearest node above that has it. Labels are inherited name by name::
 
     name: shop/
     replication: 1
@@ -13,8 +13,8 @@ that is missing or zero from the nearest node above that has it, for labels name
       - name: shop/orders
         revision: -1
 
-``revision`` is the expected one: a missing one creates, -1 overwrites. ``delete: true`` includes the listed
-children. ``suspend`` is not inherited. Scalars are read by their text, so ``value: 007`` is ``007``.
+``revision`` is the expected one; without it, the journal is created, and -1 overwrites it. ``delete: true``
+includes the listed children. ``suspend`` is not inherited. Scalars are texts, so ``value: 007`` is ``007``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gazette_spark.protocol.spec_values import Values
 from gazette_spark.protocol.yaml_text import dump_yaml, load_yaml
 
 ROOT = "journals"
-"""How errors name the top of the tree."""
+"""Name of the top of the tree in errors."""
 
 _FORM = sv.SpecForm(
     {
@@ -57,16 +57,16 @@ REQUIRED = {
     ("fragment", "compression_codec"): "compression_codec: SNAPPY",
     ("fragment", "refresh_interval"): "refresh_interval: 1m0s",
 }
-"""Values for which brokers have no default, each with an example."""
+"""Values without a default in brokers, each with an example."""
 
 _KEYS = ("name", *_FORM.keys, "revision", "delete", "comment", "children")
 
 
 def parse_journal_yaml(text: str) -> list[pb.ApplyRequest.Change]:
-    """Return the change that each journal of the tree asks for, in ascending order of name.
+    """Return the change of each journal of the tree, in ascending order of name.
 
     Raises:
-        ProtocolError: the text is not YAML, no tree of journals, or a journal's spec is invalid.
+        ProtocolError: the text is not YAML or not a tree of journals, or a journal's spec is invalid.
     """
     return list(_changes(load_yaml(text, ROOT), ROOT, _Above()))
 
@@ -83,8 +83,8 @@ class _Above:
 def _changes(value: object, where: str, above: _Above) -> Iterator[pb.ApplyRequest.Change]:
     node = sv.as_mapping(value, where, _KEYS)
     name = sv.read_text(node.get("name"), f"{where}.name")
-    # Names are whole and not joined. So a line of the file can be searched for by the journal's name, and a
-    # mistake in nesting is an error.
+    # Names are complete, not relative to the parent. So a search for a journal's name finds its line in the
+    # file, and a mistake in nesting is an error.
     if not name.startswith(above.name):
         raise ProtocolError(
             f"{where}.name", f"must begin with its parent's {sv.shown(above.name)}, got {sv.shown(name)}"
@@ -101,8 +101,8 @@ def _changes(value: object, where: str, above: _Above) -> Iterator[pb.ApplyReque
             )
         yield _change(here, revision, where)
         return
-    # Brokers manage suspension, each journal's own offset included. Inherited, it would suspend journals at
-    # another's offset.
+    # Brokers manage suspension, which includes an offset in the journal. If it were inherited, it would
+    # suspend journals at another journal's offset.
     if revision or any(path[0] == "suspend" for path in own):
         raise ProtocolError(
             where, f"directory {sv.shown(name)} cannot have a revision or suspend; journals can"
@@ -115,7 +115,7 @@ def _changes(value: object, where: str, above: _Above) -> Iterator[pb.ApplyReque
         for at, child in enumerate(children)
     ]
     for at, child in enumerate(children):
-        # As gazctl asks for. It also refuses a journal that is named twice.
+        # gazctl requires this order. The check also refuses a journal that is named twice.
         if at and not names[at - 1] < names[at]:
             problem = f"must ascend by name; {sv.shown(names[at - 1])} precedes {sv.shown(names[at])}"
             raise ProtocolError(f"{where}.children", problem)
@@ -125,7 +125,7 @@ def _changes(value: object, where: str, above: _Above) -> Iterator[pb.ApplyReque
 def _change(node: _Above, revision: int, where: str) -> pb.ApplyRequest.Change:
     if node.delete:
         validate_journal_name(node.name, where=f"{where}.name")
-        # A missing revision creates. A deletion without one would delete whatever is there.
+        # A missing revision means creation, so a deletion needs an explicit one.
         if revision <= 0 and revision != -1:
             raise ProtocolError(f"{where}.revision", f"must be above 0, or -1, to delete {node.name!r}")
         return pb.ApplyRequest.Change(expect_mod_revision=revision, delete=node.name)
@@ -142,8 +142,8 @@ def _change(node: _Above, revision: int, where: str) -> pb.ApplyRequest.Change:
             f"brokers have no default. Add to it, or to a directory above it: {'; '.join(advice)}",
         )
     spec = pb.JournalSpec(name=node.name)
-    # Go writes these messages always, also empty ones. Without them, a spec that is read back and applied
-    # again would differ from the broker's by presence alone.
+    # Go always writes these messages, even if they are empty. Without them, a spec that is read and applied
+    # again would differ from the broker's only in their presence.
     for duration in (spec.fragment.refresh_interval, spec.fragment.retention, spec.fragment.flush_interval):
         duration.SetInParent()
     _FORM.put(spec, node.values)
@@ -154,23 +154,23 @@ def _change(node: _Above, revision: int, where: str) -> pb.ApplyRequest.Change:
 def format_journal_yaml(changes: Iterable[pb.ApplyRequest.Change]) -> str:
     """Return the tree of the changes, with shared values written once.
 
-    :func:`parse_journal_yaml` reads it back as the same changes, in ascending order of name.
+    :func:`parse_journal_yaml` returns the same changes for it, in ascending order of name.
 
     Raises:
-        ProtocolError: there are no changes, or two of one journal.
+        ProtocolError: there are no changes, or two for one journal.
     """
     leaves = sorted((_leaf(change) for change in changes), key=lambda leaf: leaf.name)
     names = [leaf.name for leaf in leaves]
     if not names or len(set(names)) < len(names):
         raise ProtocolError(ROOT, f"needs one or more journals, each once; got {names}")
     top = _tree(leaves)
-    # After the tree is whole: values move up as far as all journals below share them.
+    # This needs the complete tree: values move up as far as all journals below share them.
     _hoist(top)
     return dump_yaml(_written(top))
 
 
 def changes_of_journals(journals: Iterable[pb.ListResponse.Journal]) -> list[pb.ApplyRequest.Change]:
-    """Return the changes that do not change listed journals: the initial text of an editor of specs."""
+    """Return changes that leave listed journals as they are, as the initial text in an editor of specs."""
     return [
         pb.ApplyRequest.Change(expect_mod_revision=journal.mod_revision, upsert=journal.spec)
         for journal in journals
@@ -196,7 +196,7 @@ def _tree(leaves: list[_Node]) -> _Node:
     """Return the only leaf, or the directory that all leaves share, with a node for each of its entries."""
     if len(leaves) == 1:
         return leaves[0]
-    # Names ascend, so a prefix that the first and the last share is shared by all.
+    # Names ascend, so all names share a prefix that the first and the last share.
     first, last, shared = leaves[0].name, leaves[-1].name, ""
     while (at := first.find("/", len(shared))) >= 0 and last.startswith(first[: at + 1]):
         shared = first[: at + 1]
@@ -208,15 +208,15 @@ def _tree(leaves: list[_Node]) -> _Node:
 
 
 def _hoist(node: _Node) -> None:
-    """Move values that all children share into their parent. Deleted journals do not count."""
+    """Move values that all children share into their parent. Deleted journals are ignored."""
     for child in node.children:
-        # From the bottom up, so that a value that all share rises through all levels.
+        # Bottom-up, so that a value that all share rises through all levels.
         _hoist(child)
     speaking = [child for child in node.children if not child.delete]
     if not speaking:
         return
     shared = sv.shared_values([child.values for child in speaking])
-    # Suspension is not inherited, so it stays with each journal, even where all have the same.
+    # Suspension is not inherited, so it stays with each journal, even if all have the same.
     node.values = {path: value for path, value in shared.items() if path[0] != "suspend"}
     for child in speaking:
         child.values = {path: value for path, value in child.values.items() if path not in node.values}

@@ -1,4 +1,4 @@
-"""Journals: names, specs, and the YAML that describes many of them."""
+"""Exports functions for journals' names, specs and YAML."""
 
 from gazette_spark.protocol.journal_specs import (
     journal_spec,

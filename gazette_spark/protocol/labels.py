@@ -1,8 +1,8 @@
-"""Label sets and selectors: building, parsing, matching, set algebra and validation.
+"""Builds, parses, matches, combines and validates label sets and selectors.
 
-A selector groups its labels by name. Every included name has to be satisfied by the set, and no excluded
-one may be. A name is satisfied by any one of its selector values: an empty value by any value in the set,
-a prefix by any value that starts with it, another by its equal.
+A selector groups its labels by name. A label set matches if it satisfies every included name and no excluded
+name. It satisfies a name if it has a value that matches one of the selector's values for that name: an empty
+value matches any value, a prefix matches any value that starts with it, any other matches only its equal.
 
 The text form of a selector is a comma-separated list of terms::
 
@@ -34,21 +34,21 @@ CONTENT_TYPE_PROTO_FIXED = "application/x-protobuf-fixed"
 CONTENT_TYPE_RECOVERY_LOG = "application/x-gazette-recoverylog"
 
 SINGLE_VALUED = frozenset({CONTENT_TYPE, INSTANCE, MANAGED_BY, MESSAGE_SUBTYPE, MESSAGE_TYPE, REGION})
-"""Labels that a spec may give one value only."""
+"""Labels that may have only one value in a spec."""
 
 NAME = "name"
 """Meta label of a journal: its name. Not stored in specs."""
 PREFIX = "prefix"
-"""Meta label of a selector in a list request: names that start with the value."""
+"""Meta label in the selector of a list request, which matches names that start with its value."""
 ID = "id"
 """Meta label of a shard: its id. Not stored in specs."""
 
 NAME_BYTES = (2, 64)
-"""Least and greatest length of a label's name."""
+"""Minimum and maximum length of a label's name."""
 VALUE_BYTES = (0, 1024)
-"""Least and greatest length of a label's value."""
+"""Minimum and maximum length of a label's value."""
 
-# RFC 2045's token, narrowed to characters of a label's value. Parameters need a ';', which is not one.
+# RFC 2045's token, limited to characters of a label's value. So parameters, which need a ';', are refused.
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9\-_+.%]+(/[A-Za-z0-9\-_+.%]+)?")
 
 _KEY = r" ?([\w\-+/.]{2,}(?::prefix)?)"
@@ -64,9 +64,9 @@ _TERMS: tuple[tuple[re.Pattern[str], bool, bool], ...] = (
     (re.compile(f"{_KEY}{_END}"), False, False),
     (re.compile(f" ?!{_KEY}{_END}"), True, False),
 )
-"""Forms of a term, in the order they are tried: whether it excludes, and whether it lists values.
+"""Forms of a term, in the order they are tried: pattern, whether it excludes, and whether it lists values.
 
-The first group is the label's name, the second the value or list, where the form has one.
+The pattern's first group is the label's name. The second, if there is one, is the value or list.
 """
 
 _ELEMENT = re.compile(_VALUE + _END)
@@ -88,23 +88,23 @@ def label_set(values: Mapping[str, str | Iterable[str]]) -> pb.LabelSet:
 
 
 def labels_with_name(spec: pb.JournalSpec) -> pb.LabelSet:
-    """Return what selectors of journals are matched against: the spec's labels and its ``name``."""
+    """Return the spec's labels and its ``name``, against which selectors of journals are matched."""
     return union(pb.LabelSet(labels=[pb.Label(name=NAME, value=spec.name)]), spec.labels)
 
 
 def values_of(labels: pb.LabelSet, name: str) -> list[str]:
-    """Return the values of a label, none if the set lacks it."""
+    """Return the values of a label, or an empty list if the set lacks it."""
     return [label.value for label in labels.labels if label.name == name]
 
 
 def union(left: pb.LabelSet, right: pb.LabelSet) -> pb.LabelSet:
-    """Return all labels of ``left``, and those of ``right`` whose names ``left`` lacks."""
-    # By name and not by value: the left set replaces all values of a name, as Gazette's UnionLabelSets does.
+    """Return all labels of ``left``, and the labels of ``right`` whose names ``left`` lacks."""
+    # By name, not by value: the left set replaces all values of a name, as in Gazette's UnionLabelSets.
     return _join(left, right, lambda mine, theirs: mine or theirs)
 
 
 def subtract(left: pb.LabelSet, right: pb.LabelSet) -> pb.LabelSet:
-    """Return the labels of ``left``, less names that have the same values in ``right``."""
+    """Return the labels of ``left`` without the names that have the same values in ``right``."""
     return _join(left, right, lambda mine, theirs: [] if _values(mine) == _values(theirs) else mine)
 
 
@@ -132,7 +132,7 @@ def _values(labels: Sequence[pb.Label]) -> list[str]:
 
 
 def selector_matches(selector: pb.LabelSelector, labels: pb.LabelSet) -> bool:
-    """Return whether the selector matches the set. See the module for what that means.
+    """Return whether the selector matches the set, as the module's docstring defines it.
 
     The meta label ``prefix`` has no special meaning here; see :func:`expand_prefix`.
     """
@@ -142,7 +142,7 @@ def selector_matches(selector: pb.LabelSelector, labels: pb.LabelSet) -> bool:
 
 
 def _satisfied(alternatives: list[pb.Label], by_name: Mapping[str, list[pb.Label]]) -> bool:
-    # A set that lacks the name has no value, so even the empty value, which means any, is not satisfied.
+    # A set that lacks the name has no values, so even an empty value, which matches any, does not match.
     values = _values(by_name.get(alternatives[0].name, []))
     return any(
         label.value == "" or (value.startswith(label.value) if label.prefix else value == label.value)
@@ -154,7 +154,7 @@ def _satisfied(alternatives: list[pb.Label], by_name: Mapping[str, list[pb.Label
 def expand_prefix(selector: pb.LabelSelector) -> pb.LabelSelector:
     """Rewrite the meta label ``prefix`` as a prefix of ``name``, as brokers do when listing.
 
-    So ``prefix=a/,name=b/c`` matches journals that have either name: values of one label are alternatives.
+    So ``prefix=a/,name=b/c`` matches journals that match either: values of one label are alternatives.
     """
     include, exclude = (
         [
@@ -176,14 +176,14 @@ def parse_selector(text: str) -> pb.LabelSelector:
 
 
 def parse_target_selector(text: str, kind: str = "journal", meta_label: str = NAME) -> pb.LabelSelector:
-    """Parse the selector of an operation that changes what it selects.
+    """Parse the selector of an operation that changes the selected items.
 
     A shell's unset variable makes ``$X`` and ``name=$X`` select everything. So an empty text and an empty
-    value are errors here. A label alone still stands for any value: ``name`` selects every journal.
+    value are errors here. A label alone still matches any value: ``name`` selects every journal.
 
     Args:
         text: the selector.
-        kind: of the items, for errors.
+        kind: kind of the items, for errors.
         meta_label: label that all items have: the name of a journal, the id of a shard.
 
     Raises:
@@ -211,7 +211,7 @@ def _selector_of(terms: Iterable[_Term]) -> pb.LabelSelector:
 
 
 def _selector(include: Iterable[pb.Label], exclude: Iterable[pb.Label]) -> pb.LabelSelector:
-    """Sort the labels and drop duplicates; an empty set is left out."""
+    """Sort the labels, drop duplicates, and omit an empty set."""
     sets = [
         [pb.Label(name=name, value=value, prefix=prefix) for name, value, prefix in sorted(distinct)]
         for distinct in ({(x.name, x.value, x.prefix) for x in part} for part in (include, exclude))
@@ -229,7 +229,7 @@ class _Term:
     values: tuple[str, ...]
     excludes: bool
     is_bare: bool
-    """Whether the term has no value, and so matches any value."""
+    """Whether the term has no value, so that it matches any value."""
 
 
 def _parse_terms(text: str) -> Iterator[_Term]:
@@ -258,7 +258,7 @@ def _parse_list(text: str) -> Iterator[str]:
 
 
 def format_selector(selector: pb.LabelSelector) -> str:
-    """Return the selector's canonical text form, which :func:`parse_selector` reads back the same."""
+    """Return the canonical text form, for which :func:`parse_selector` returns the same selector."""
     terms = []
     for excludes, part in enumerate((selector.include, selector.exclude)):
         by_key: dict[str, list[str]] = {}
@@ -266,12 +266,11 @@ def format_selector(selector: pb.LabelSelector) -> str:
             key = f"{label.name}:prefix" if label.prefix else label.name
             by_key.setdefault(key, []).append(label.value)
         for key, values in sorted(by_key.items()):
-            # An empty value means any value, which the text form writes as the name alone.
+            # An empty value matches any value; its text form is the name alone.
             if values == [""]:
                 terms.append(f"!{key}" if excludes else key)
             elif len(values) == 1:
-                # Of "k==v" the value is "v"; Gazette's own form of the value "=v" is that, and does not read
-                # back.
+                # Gazette itself writes "k==v" for the value "=v", but reads it as the value "v".
                 equals = "==" if values[0].startswith("=") else "="
                 terms.append(f"{key}{'!=' if excludes else equals}{values[0]}")
             else:
@@ -285,7 +284,7 @@ def validate_label_set(labels: pb.LabelSet, where: str = "labels", *, allow_pref
     Args:
         labels: labels to check.
         where: path of the set, for the error.
-        allow_prefix: labels may match by prefix, as in selectors.
+        allow_prefix: whether labels may match by prefix, as in selectors.
     """
     previous: pb.Label | None = None
     for index, label in enumerate(labels.labels):
@@ -295,13 +294,12 @@ def validate_label_set(labels: pb.LabelSet, where: str = "labels", *, allow_pref
         if label.prefix and not allow_prefix:
             raise ProtocolError(f"{at}.prefix", "is allowed in selectors only")
         if previous is not None:
-            # Brokers compare sets by walking through both in order, and do not sort.
+            # Brokers compare sets by walking through both in order, without sorting.
             if (previous.name, previous.value) >= (label.name, label.value):
                 was, now = f"{previous.name}={previous.value}", f"{label.name}={label.value}"
                 problem = f"labels must be unique and sorted by name and value; {was!r} precedes {now!r}"
                 raise ProtocolError(at, problem)
-            # In a selector the empty value already means any other one, so beside it a second value would
-            # have no effect.
+            # In a selector an empty value matches any value, so a second value would have no effect.
             if previous.name == label.name and previous.value == "":
                 raise ProtocolError(at, f"label {label.name!r} has an empty value and {label.value!r}")
         previous = label
@@ -322,7 +320,7 @@ def validate_journal_labels(labels: pb.LabelSet, where: str = "JournalSpec.label
         if not _MEDIA_TYPE.fullmatch(value):
             raise ProtocolError(where, f"label {CONTENT_TYPE!r} must be a MIME type, got {value!r}")
     names = _by_name(labels).keys()
-    # A type of messages says nothing without the framing in which they are, nor a subtype without its type.
+    # A message type is meaningless without its framing, and so is a subtype without its type.
     for name, needed in ((MESSAGE_TYPE, CONTENT_TYPE), (MESSAGE_SUBTYPE, MESSAGE_TYPE)):
         if name in names and needed not in names:
             raise ProtocolError(where, f"label {name!r} needs label {needed!r} beside it")

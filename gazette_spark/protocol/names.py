@@ -1,7 +1,7 @@
-"""Alphabets and lengths of names: tokens, and paths made of them.
+"""Validates the characters and lengths of tokens, and of paths made of them.
 
-Lengths count UTF-8 bytes. Letters and numbers are Unicode's; beside them only a few symbols are allowed. All
-of them are above ``#``, which separates fields of the brokers' keys.
+Lengths count UTF-8 bytes. Unicode letters and numbers are allowed, and a few symbols. All of them sort after
+``#``, which separates the fields of the brokers' keys.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import lru_cache
 from gazette_spark.errors import ProtocolError
 
 TOKEN_SYMBOLS = frozenset("-_+/.")
-"""Characters of a token beside letters and numbers."""
+"""Characters of a token other than letters and numbers."""
 
 PATH_SYMBOLS = TOKEN_SYMBOLS | frozenset("=%")
-"""Characters of a path beside letters and numbers."""
+"""Characters of a path other than letters and numbers."""
 
 
 def validate_token(where: str, text: str, minimum: int, maximum: int) -> None:
@@ -24,26 +24,26 @@ def validate_token(where: str, text: str, minimum: int, maximum: int) -> None:
 
 
 def validate_path_text(where: str, text: str, minimum: int, maximum: int) -> None:
-    """Raise ProtocolError unless ``text`` is in the path alphabet and of ``minimum`` to ``maximum`` bytes."""
+    """Raise ProtocolError unless ``text`` has only path characters and ``minimum`` to ``maximum`` bytes."""
     _check(where, text, PATH_SYMBOLS, minimum, maximum)
 
 
 def validate_path(where: str, text: str, minimum: int, maximum: int) -> None:
     """Raise ProtocolError unless ``text`` is a clean relative path of ``minimum`` to ``maximum`` bytes.
 
-    Clean means no empty, ``.`` or ``..`` part. Brokers let a leading ``..`` pass; we refuse it, since
-    names become paths of files.
+    A clean path has no empty, ``.`` or ``..`` part. Brokers accept a leading ``..``. We refuse it, because
+    names become file paths.
     """
     validate_path_text(where, text, minimum, maximum)
     if text.startswith("/"):
         raise ProtocolError(where, f"cannot begin with '/': {text!r}")
-    # An empty text has passed the check of lengths where the minimum is 0, as for a path postfix.
+    # An empty text passes the check of lengths if the minimum is 0, as for a path postfix.
     if text and any(part in ("", ".", "..") for part in text.split("/")):
         raise ProtocolError(where, f"must be a clean path, without empty, '.' or '..' parts: {text!r}")
 
 
 def _check(where: str, text: str, symbols: frozenset[str], minimum: int, maximum: int) -> None:
-    # A lone surrogate has no UTF-8 form; it is no letter, so the alphabet refuses it below.
+    # A lone surrogate has no UTF-8 form. It is not a letter, so it is refused below.
     length = len(text.encode("utf-8", "surrogatepass"))
     if not minimum <= length <= maximum:
         # A name of a megabyte must not fill the log.
@@ -59,5 +59,5 @@ def _check(where: str, text: str, symbols: frozenset[str], minimum: int, maximum
 
 @lru_cache(maxsize=1024)
 def _is_letter_or_number(character: str) -> bool:
-    # Categories of letters and numbers, as Go's unicode.IsLetter and IsNumber have them.
+    # The categories of letters and numbers in Go's unicode.IsLetter and IsNumber.
     return unicodedata.category(character)[0] in "LN"

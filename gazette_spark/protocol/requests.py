@@ -1,6 +1,6 @@
-"""Rules of requests, and the headers that proxied ones carry.
+"""Validates requests as a broker does, and the headers of proxied ones.
 
-A broker checks requests. An error names the field the way brokers do: ``ReadRequest.Offset``.
+Errors name fields as brokers do, such as ``ReadRequest.Offset``.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from gazette_spark.protocol.journal_specs import validate_journal_name, validate
 from gazette_spark.protocol.labels import PREFIX, validate_label_set, validate_selector, values_of
 from gazette_spark.protocol.names import validate_token
 
-if TYPE_CHECKING:  # Most processes do without consumers.
+if TYPE_CHECKING:  # Most processes do not use consumers.
     from gazette_spark.protocol import consumer_pb2
 
 ZONE_BYTES = (1, 32)
-"""Least and greatest length of a process's zone."""
+"""Minimum and maximum length of a process's zone."""
 SUFFIX_BYTES = (4, 128)
-"""Least and greatest length of a process's suffix."""
+"""Minimum and maximum length of a process's suffix."""
 MAX_PAGE_LIMIT = 10_000
-"""Maximum number of fragments that a page may have."""
+"""Maximum number of fragments in a page."""
 TRIED_DIRECTORY = "gazette-spark-tried-directory-bin"
-"""Trailing metadata of an embedded broker's FragmentStoreHealth: the directory that stands for a bucket."""
+"""Trailing metadata of an embedded broker's FragmentStoreHealth: the directory used in place of a bucket."""
 
 
 def validate_header(header: pb.Header, where: str = "Header") -> None:
-    """Raise ProtocolError unless the header is well formed; it need not say who answers."""
+    """Raise ProtocolError unless the header is well formed. Its process id is optional."""
     if header.process_id.ByteSize():
         validate_process_id(header.process_id, f"{where}.ProcessId")
     validate_route(header.route, f"{where}.Route")
@@ -42,13 +42,13 @@ def validate_header(header: pb.Header, where: str = "Header") -> None:
 
 
 def validate_process_id(process_id: pb.ProcessSpec.ID, where: str = "ProcessSpec.ID") -> None:
-    """Raise ProtocolError unless zone and suffix are tokens of allowed lengths."""
+    """Raise ProtocolError unless zone and suffix are tokens of valid lengths."""
     validate_token(f"{where}.Zone", process_id.zone, *ZONE_BYTES)
     validate_token(f"{where}.Suffix", process_id.suffix, *SUFFIX_BYTES)
 
 
 def validate_route(route: pb.Route, where: str = "Route") -> None:
-    """Raise ProtocolError unless members ascend, the primary is one or -1, and endpoints fit members."""
+    """Raise ProtocolError unless members ascend, the primary is a member or -1, and endpoints fit members."""
     # Less than any member, because zones have at least one character.
     previous = ("", "")
     for at, member in enumerate(route.members):
@@ -73,7 +73,7 @@ def validate_endpoint(endpoint: str, where: str = "Endpoint") -> None:
     """Raise ProtocolError unless the endpoint is an absolute URL with a host."""
     try:
         parts = urlsplit(endpoint)
-        # urlsplit checks the port only when it is asked for.
+        # urlsplit checks the port only when it is accessed.
         _ = parts.port
     except ValueError as error:
         raise ProtocolError(where, f"{endpoint!r} is not a URL: {error}") from None
@@ -86,7 +86,7 @@ def validate_read_request(request: pb.ReadRequest) -> None:
     where = "ReadRequest"
     _check_request(request, where)
     _at_least(f"{where}.Offset", request.offset, -1)
-    # 0 means no end, so a range up to offset 0 cannot be asked for.
+    # 0 means no end, so a range up to offset 0 cannot be requested.
     if request.end_offset != 0:
         _at_least(f"{where}.EndOffset", request.end_offset, max(request.offset, 0))
 
@@ -95,11 +95,11 @@ def validate_append_request(request: pb.AppendRequest, *, first: bool = True) ->
     """Raise ProtocolError unless the request may be the first message of an append, or a later one."""
     where = "AppendRequest"
     if not first:
-        # A field that is set later would be ignored by the broker, and the caller would rely on it.
+        # A broker would ignore a field that is set later, and the caller would rely on it.
         _only(request, {"content"}, where, "after the first message")
         return
     _check_request(request, where)
-    # Both texts are the brokers' own, which their users know.
+    # Both texts are the brokers' own, which users of Gazette know.
     if request.offset < 0:
         raise ProtocolError(where, f"invalid Offset ({request.offset}; expected >= 0)")
     if request.content:
@@ -141,10 +141,10 @@ def validate_changes(changes: Iterable[pb.ApplyRequest.Change]) -> None:
 def check_upsert_or_delete(
     change: pb.ApplyRequest.Change | consumer_pb2.ApplyRequest.Change, where: str
 ) -> None:
-    """Raise ProtocolError unless a change is an upsert or a deletion, with a valid expected revision."""
+    """Raise ProtocolError unless a change is an upsert or a deletion and its expected revision is valid."""
     if change.HasField("upsert") == bool(change.delete):
         raise ProtocolError(where, "expected one of Upsert and Delete")
-    # 0 means that the item must not exist, which is no condition for a deletion. -1 asks for no check.
+    # 0 means that the item must not exist, which makes no sense for a deletion. -1 disables the check.
     least = 1 if change.delete else 0
     if change.expect_mod_revision < least and change.expect_mod_revision != -1:
         problem = f"invalid ExpectModRevision ({change.expect_mod_revision}; expected -1 or >= {least})"
@@ -167,7 +167,7 @@ def validate_fragments_request(request: pb.FragmentsRequest) -> None:
 
 
 def validate_store_health_request(request: pb.FragmentStoreHealthRequest) -> None:
-    """Raise ProtocolError unless the store is valid, and a deletion prefix comes with ``check_delete``."""
+    """Raise ProtocolError unless the store is valid and any deletion prefix has ``check_delete``."""
     where = "FragmentStoreHealthRequest"
     validate_store(request.fragment_store, f"{where}.FragmentStore")
     prefix = request.check_delete_prefix
@@ -178,7 +178,7 @@ def validate_store_health_request(request: pb.FragmentStoreHealthRequest) -> Non
 
 
 def validate_replicate_request(request: pb.ReplicateRequest, where: str = "ReplicateRequest") -> None:
-    """Raise ProtocolError unless the message is a proposal, with registers, or content."""
+    """Raise ProtocolError unless the message is a proposal with registers, or content."""
     if not request.HasField("proposal"):
         if not request.content:
             raise ProtocolError(where, "expected Content or Proposal")
@@ -192,7 +192,7 @@ def validate_replicate_request(request: pb.ReplicateRequest, where: str = "Repli
     try:
         proposal = Fragment.from_pb(request.proposal)
     except ProtocolError as error:
-        # The fragment's own error, below the path of the request.
+        # The fragment's error, prefixed with the path of the request.
         raise ProtocolError(f"{where}.{error.where}", error.problem) from None
     validate_label_set(request.registers, f"{where}.Registers")
     if request.content or request.content_delta:

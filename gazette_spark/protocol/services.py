@@ -1,6 +1,6 @@
-"""The client and server classes of a service, made from its descriptor.
+"""Creates the client and server classes of a service from its descriptor.
 
-grpcio-tools would generate code for this, thirty lines for each method. The types are in ``*_pb2_grpc.pyi``.
+This replaces the code of grpcio-tools, thirty lines per method. The types are in ``*_pb2_grpc.pyi``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 
 def service_classes(service: ServiceDescriptor) -> tuple[type, type, Callable[[Any, grpc.Server], None]]:
-    """Return the stub, the base of servicers, and the function that adds a servicer to a server."""
+    """Return the stub, the servicers' base class, and the function that adds a servicer to a server."""
     methods = []
     for method in service.methods:
         request, response = (
@@ -29,8 +29,7 @@ def service_classes(service: ServiceDescriptor) -> tuple[type, type, Callable[[A
                 f"/{service.full_name}/{name}",
                 request_serializer=request.SerializeToString,
                 response_deserializer=response.FromString,
-                # Generated code passes it: gRPC then looks the method up once a channel instead of with each
-                # call.
+                # As in generated code: gRPC then looks the method up once per channel instead of per call.
                 _registered_method=True,
             )
             setattr(self, name, call)

@@ -1,28 +1,28 @@
-"""Sets of a journal's offsets as spans."""
+"""Represents sets of a journal's offsets as spans."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 Spans = list[tuple[int, int]]
-"""Offsets ``[begin, end)``, ascending, apart from each other."""
+"""Offsets ``[begin, end)``, ascending, neither overlapping nor adjacent."""
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> Spans:
-    """Return the union of spans, given in any order."""
+    """Return the union of spans in any order."""
     result: Spans = []
     for begin, end in sorted(spans):
-        # Spans that only touch become one, too: no byte is between them.
+        # Adjacent spans become one, too, because no byte is between them.
         if result and begin <= result[-1][1]:
             result[-1] = (result[-1][0], max(result[-1][1], end))
-        # An empty span holds no byte.
+        # An empty span has no bytes.
         elif begin < end:
             result.append((begin, end))
     return result
 
 
 def outside(spans: Sequence[tuple[int, int]], begin: int, end: int) -> Spans:
-    """Return ``[begin, end)`` without some spans, which ascend by begin."""
+    """Return ``[begin, end)`` without the given spans, which ascend by begin."""
     result, at = [], begin
     for low, high in spans:
         # They ascend, so no later one reaches into the range.

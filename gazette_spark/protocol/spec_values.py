@@ -1,8 +1,8 @@
-"""The values of a spec in YAML: one flat table, with the reader and the writer of each value.
+"""Reads and writes the values of specs in YAML, as a flat table.
 
-In a flat table the YAML of many specs is plain set algebra: a spec inherits missing values from what is
-above it (``above | own``), and values that all share move up (:func:`shared_values`). :class:`SpecForm` is
-the table of one kind of spec.
+A flat table makes inheritance plain set algebra: a spec inherits missing values from the nodes above it
+(``above | own``), and values that all specs share move up (:func:`shared_values`). :class:`SpecForm` is the
+table of one kind of spec.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Path = tuple[str, ...]
 """Keys that lead to a value, such as ``("fragment", "length")``."""
 
 Values = dict[Path, Any]
-"""Given values of a spec. A label's values are a tuple at ``("labels", name)``. Zeros are left out."""
+"""Values that a spec sets. A label's values are a tuple at ``("labels", name)``. Zeros are omitted."""
 
 _BOOLEANS = dict.fromkeys(("true", "yes", "on", "y"), True) | dict.fromkeys(
     ("false", "no", "off", "n"), False
@@ -40,12 +40,12 @@ _shortener.maxstring = _shortener.maxother = 100
 
 
 def shown(value: object) -> str:
-    """Return a value for an error's text, short however large it is."""
+    """Return a value's short form for errors."""
     return _shortener.repr(value)
 
 
 def as_mapping(value: object, where: str, keys: Iterable[str]) -> dict[str, Any]:
-    """Return ``value`` if it is a mapping with no other keys than ``keys``, none for null."""
+    """Return ``value`` if it is a mapping with only ``keys``; an empty one for null."""
     expected = list(keys)
     if not isinstance(value, dict | None):
         raise ProtocolError(
@@ -58,17 +58,17 @@ def as_mapping(value: object, where: str, keys: Iterable[str]) -> dict[str, Any]
 
 
 def as_list(value: object, where: str) -> list[Any]:
-    """Return ``value`` if it is a list, an empty one for null."""
+    """Return ``value`` if it is a list; an empty one for null."""
     if not isinstance(value, list | None):
         raise ProtocolError(where, f"must be a list, got {shown(value)}")
     return value or []
 
 
 def read_text(value: object, where: str) -> str:
-    """Return ``value`` if it is text, an empty one for null."""
+    """Return ``value`` if it is text; an empty one for null."""
     if not isinstance(value, str | None):
         raise ProtocolError(where, f"must be text, got {shown(value)}")
-    # YAML can escape half of a surrogate pair, which no message can hold.
+    # YAML can escape half of a surrogate pair, which a message cannot contain.
     if value and not value.isascii() and re.search("[\ud800-\udfff]", value):
         raise ProtocolError(where, f"{shown(value)} is not text in UTF-8")
     return value or ""
@@ -78,7 +78,7 @@ def read_int(value: object, where: str, *, bits: int = 64, signed: bool = True) 
     """Parse an integer of ``bits`` bits; null is 0."""
     text = read_text(value, where) or "0"
     try:
-        # With a base as YAML has it: 0x10 and 0o17 are numbers of YAML, too.
+        # Base 0, because 0x10 and 0o17 are numbers in YAML, too.
         number = int(text, 0)
     except ValueError:
         raise ProtocolError(where, f"must be an integer, got {shown(text)}") from None
@@ -97,22 +97,22 @@ def read_bool(value: object, where: str) -> bool:
 
 
 def read_texts(value: object, where: str) -> tuple[str, ...]:
-    """Return the texts of a list; null is an empty one."""
+    """Return the texts of a list; an empty tuple for null."""
     return tuple(read_text(item, f"{where}[{at}]") for at, item in enumerate(as_list(value, where)))
 
 
 def _read_enum(names: Mapping[str, int], value: object, where: str) -> int:
-    """Parse the name of an enum's value, or its number."""
+    """Parse the name or the number of an enum's value."""
     text = read_text(value, where) or "0"
     numbers = {str(number): number for number in names.values()}
     if text not in names and text not in numbers:
-        valid = (name for name in names if name != "INVALID")  # It only says that nothing is set.
+        valid = (name for name in names if name != "INVALID")  # It means that no value is set.
         raise ProtocolError(where, f"{shown(text)} is not one of {', '.join(valid)}")
     return names[text] if text in names else numbers[text]
 
 
 def _write_enum(names: Mapping[str, int], value: int) -> str | int:
-    # A number that has no name here comes from a later Gazette, and is kept.
+    # A number without a name comes from a later release of Gazette, and is kept.
     return {number: name for name, number in names.items()}.get(value, value)
 
 
@@ -131,15 +131,15 @@ class Field:
     """One value of a spec."""
 
     read: Callable[[Any, str], Any]
-    """Reads a value from YAML, with its path for errors; zero for a missing value."""
+    """Function that reads a value from YAML, with its path for errors; a missing value is zero."""
     write: Callable[[Any], Any]
-    """Writes a value to YAML."""
+    """Function that writes a value to YAML."""
     keeps_empty: bool = False
-    """An empty list is a value, so the parent's list is not inherited."""
+    """Whether an empty list is a value, so that the parent's list is not inherited."""
 
 
 def enum_field(items: Iterable[tuple[str, int]]) -> Field:
-    """Return the field of an enum, from its names and numbers."""
+    """Return the field of an enum with these names and numbers."""
     return Field(partial(_read_enum, dict(items)), partial(_write_enum, dict(items)))
 
 
@@ -149,25 +149,25 @@ UINT32 = Field(partial(read_int, bits=32, signed=False), int)
 INT64 = Field(read_int, int)
 BOOL = Field(read_bool, bool)
 DURATION = Field(_read_duration, _write_duration)
-"""Nanoseconds, among values."""
+"""A duration; its value is in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecForm:
-    """How specs of one kind are written in YAML."""
+    """The form of one kind of spec in YAML."""
 
     fields: Mapping[Path, Field]
-    """Each value of a spec but its name and its labels, in the order written."""
+    """All values of a spec except its name and its labels, in the order of writing."""
     labels_after: Path
     """The value after which labels are written."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Keys of a spec in YAML."""
+        """Keys of a spec in YAML, except its name."""
         return (*dict.fromkeys(path[0] for path in self.fields), "labels")
 
     def read(self, node: Mapping[str, Any], where: str) -> Values:
-        """Return the values that a mapping of YAML gives a spec."""
+        """Return the values that a YAML mapping sets."""
         values: Values = {}
         for group in dict.fromkeys(path[0] for path in self.fields if len(path) > 1):
             as_mapping(
@@ -179,8 +179,8 @@ class SpecForm:
             for group in groups:
                 inner = inner.get(group) or {}
             value = field.read(inner.get(key), ".".join((where, *path)))
-            # Zero and missing are the same in YAML of specs, as in gazctl, so zero inherits. Only an empty
-            # list of stores says something: never persisted.
+            # As in gazctl, zero is the same as a missing value, so it inherits. An empty list of stores
+            # differs: it means that the journal is never persisted.
             if value or (field.keeps_empty and inner.get(key) == []):
                 values[path] = value
         labels, at_labels = pb.LabelSet(), f"{where}.labels"
@@ -192,7 +192,7 @@ class SpecForm:
         return values | _label_values(labels)
 
     def values_of(self, spec: Message) -> Values:
-        """Return a spec's values, without its name."""
+        """Return a spec's values, except its name."""
         values: Values = {}
         for *groups, key in self.fields:
             match getattr(_inner(spec, groups), key):
@@ -226,7 +226,7 @@ class SpecForm:
                     repeated.extend(value)
 
     def write(self, values: Values) -> dict[str, Any]:
-        """Return ``values`` as a mapping of YAML, with its keys in the order of writing."""
+        """Return ``values`` as a YAML mapping, with its keys in the order of writing."""
         node: dict[str, Any] = {}
         labels = sorted(
             (path[1], label) for path, group in values.items() if path[0] == "labels" for label in group
@@ -245,8 +245,7 @@ class SpecForm:
 
 def shared_values(specs: Sequence[Values]) -> Values:
     """Return the values that all of one or more specs have."""
-    # A value moves up only if each journal below has it: a journal without it would inherit what it did not
-    # have.
+    # A value moves up only if each journal below has it. Otherwise a journal without it would inherit it.
     first, *others = specs
     return {
         path: value
@@ -255,7 +254,7 @@ def shared_values(specs: Sequence[Values]) -> Values:
     }
 
 
-def _inner(spec: Message, groups: Sequence[str]) -> Any:  # noqa: ANN401 - a message, of what type the path says
+def _inner(spec: Message, groups: Sequence[str]) -> Any:  # noqa: ANN401 - a message; its type depends on the path
     message = spec
     for group in groups:
         message = getattr(message, group)

@@ -1,12 +1,12 @@
-"""Bearer tokens of the Gazette protocol: their claims, signatures and verification.
+"""Signs and verifies bearer tokens of the Gazette protocol and their claims.
 
 A token is a JWT signed by HMAC. It claims capabilities, as a bit mask, on the journals that a selector
-matches, until a time. Signing uses HS256 and the first key; verification accepts HS256 and HS384 by any key,
-so that keys can be rotated: a new key is added last everywhere, moved first, and then the old one dropped.
-Gazette's brokers and tools do the same.
+matches, until it expires. As in Gazette's brokers and tools, the first key signs with HS256, and any key
+verifies HS256 and HS384. So keys can be rotated: append the new key everywhere, then move it to the front
+everywhere, then drop the old one.
 
-Keys and tokens are secrets: no text or ``repr`` made here holds either. Everything here is a function of
-its arguments; the time is one of them.
+Keys and tokens are secrets: no error or ``repr`` contains either. All functions are pure; the current time is
+an argument.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from gazette_spark.protocol.labels import NAME, label_set, validate_selector
 from gazette_spark.strict_json import parse_json
 
 LEEWAY_S = 5.0
-"""Seconds by which the clocks of signer and verifier may differ."""
+"""Maximum difference between the clocks of signer and verifier, in seconds."""
 
 LIFETIME_S = 3600.0
-"""Seconds a token of a read, an append or a listing is valid; of an apply, :data:`APPLY_LIFETIME_S`."""
+"""Lifetime of a token in seconds, except that of an apply, which is :data:`APPLY_LIFETIME_S`."""
 
 APPLY_LIFETIME_S = 60.0
 
 MAX_TIME_S = 1 << 53
-"""Largest time of a claim: up to it, a float has each second."""
+"""Maximum time in a claim, up to which a float represents every second."""
 
 MAX_TOKEN_CHARS = 64 << 10
-"""Maximum length of a token; a longer one is refused without parsing it."""
+"""Maximum length of a token. Longer ones are refused without parsing."""
 
 ALLOW_MISSING = b"\0"
 """The one-byte key ``AA==``. It is not a key; it allows calls without a token."""
@@ -47,7 +47,7 @@ _KEYS_FORM = "base64 keys separated by commas or blanks; the first signs, all ve
 
 
 class Capability(IntFlag):
-    """Capabilities of a token. Applications have the bits from 65,536 up."""
+    """Capabilities of a token. The bits from 65,536 up are for applications."""
 
     LIST = 2
     APPLY = 4
@@ -64,9 +64,9 @@ class Claims:
     capability: int
     """Bit mask of :class:`Capability`."""
     selector: pb.LabelSelector
-    """Selects the journals, by labels and ``name``, or the shards, by labels and ``id``. Empty: all."""
+    """Selector of journals, by labels and ``name``, or of shards, by labels and ``id``. Empty selects all."""
     expires_at: float = 0.0
-    """Unix seconds; set by :meth:`KeySet.verify`."""
+    """Expiry in Unix seconds, set by :meth:`KeySet.verify`."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.capability <= Capability.ALL:
@@ -74,47 +74,47 @@ class Claims:
         validate_selector(self.selector, "Claims.Selector")
 
     def allows(self, needed: int) -> bool:
-        """Return whether every needed capability is among them."""
+        """Return whether the claims include every needed capability."""
         return self.capability & needed == needed
 
 
 def item_claims(capability: int, meta_label: str, item: str) -> Claims:
-    """Return the claims a call about one item needs.
+    """Return the claims that a call about one item needs.
 
     Args:
         capability: bits of :class:`Capability`.
-        meta_label: of the item's kind: ``labels.NAME`` of a journal, ``labels.ID`` of a shard.
+        meta_label: meta label of the item's kind: ``labels.NAME`` of a journal, ``labels.ID`` of a shard.
         item: the journal's name, or the shard's id.
     """
     return Claims(capability, pb.LabelSelector(include=label_set({meta_label: item})))
 
 
 def journal_claims(capability: int, journal: str) -> Claims:
-    """Return the claims a call about one journal needs; its name may carry a ``;meta`` suffix."""
+    """Return the claims that a call about one journal needs. Its name may have a ``;meta`` suffix."""
     return item_claims(capability, NAME, journal.partition(";")[0])
 
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """Keys that sign and verify. Immutable; its ``repr`` counts them and shows none."""
+    """Keys that sign and verify. Immutable; its ``repr`` shows only their number."""
 
     keys: tuple[bytes, ...] = field(repr=False)
-    """Keys, one or more. The first signs."""
+    """One or more keys, of which the first signs."""
     allow_missing: bool = False
-    """Whether a broker lets calls without a token pass."""
+    """Whether a broker allows calls without a token."""
 
     def __repr__(self) -> str:
         return f"KeySet({len(self.keys)} keys, allow_missing={self.allow_missing})"
 
     @classmethod
     def parse(cls, text: str, option: str = "authKeys") -> KeySet:
-        """Return the keys of ``text``, as ``BROKER_AUTH_KEYS`` has them: padded base64, the first signs.
+        """Return the keys of ``text``, in the form of ``BROKER_AUTH_KEYS``: padded base64, the first signs.
 
         Raises:
-            OptionError: a key is not base64, or there are no keys. Names its index and never its text.
+            OptionError: a key is not base64, or there are no keys. It has the key's index, not its text.
         """
         keys = []
-        # Errors name a key by its index: its text must reach neither a log nor a terminal.
+        # Errors name a key by its index, because its text must not appear in logs or on terminals.
         for index, encoded in enumerate(re.split(r"[\s,]+", text.strip(" ,"))):
             try:
                 key = base64.b64decode(encoded, validate=True)
@@ -123,7 +123,7 @@ class KeySet:
             if not key:
                 raise OptionError(option, f"an empty key at index {index}", _KEYS_FORM)
             keys.append(key)
-        # Gazette's convention: the key AA== among others lets calls without a token pass. It must not sign or
+        # By Gazette's convention, the additional key AA== allows calls without a token. It must not sign or
         # verify anything, because everybody knows it.
         real = tuple(key for key in keys if key != ALLOW_MISSING)
         if not real:
@@ -139,15 +139,15 @@ class KeySet:
                 for label in getattr(claims.selector, part).labels
             ]
             selector[part] = {"labels": labels or None}
-        # Go marshals these fields in this order, and writes null for a missing list of labels. So a token of
-        # ours has the text of one of gazctl's.
+        # Go marshals these fields in this order, and writes null for a missing list of labels. So our tokens
+        # have the same text as gazctl's.
         payload = {
             "cap": int(claims.capability),
             "sel": selector,
             "exp": int(now + lifetime_s),
             "iat": int(now),
         }
-        # Loaded here: most programs have no keys, and each of Spark's many workers would load it.
+        # Imported here, because most programs have no keys, and each of Spark's many workers would import it.
         from gazette_spark.protocol import signatures
 
         return signatures.signed(json.dumps(payload, separators=(",", ":")).encode(), self.keys[0])
@@ -156,25 +156,25 @@ class KeySet:
         """Return the token's claims.
 
         Args:
-            token: without ``Bearer``.
-            now: Unix seconds; times in the token may be off by :data:`LEEWAY_S`.
+            token: the token without ``Bearer``.
+            now: current Unix seconds; times in the token may be off by :data:`LEEWAY_S`.
 
         Raises:
             TokenError: the token is malformed, signed by an unknown key, expired, or not valid yet.
         """
-        # The texts of the errors are those of Go's JWT library, which users of Gazette search for.
+        # The error texts are those of Go's JWT library, which users of Gazette search for.
         payload = self._payload(token)
         expires_at = _time(payload, "exp")
         if expires_at is None:
             raise TokenError("token has invalid claims: exp claim is required")
-        # The leeway is for clocks of two machines, and counts in both directions.
+        # The clocks of two machines may differ, so the leeway applies in both directions.
         if now > expires_at + LEEWAY_S:
             raise TokenError("token has invalid claims: token is expired")
         for name, problem in (("iat", "token used before issued"), ("nbf", "token is not valid yet")):
             if (at := _time(payload, name)) is not None and now < at - LEEWAY_S:
                 raise TokenError(f"token has invalid claims: {problem}")
         capability = payload.get("cap", 0)
-        # A boolean is an int in Python: "cap": true would pass as the capability 1.
+        # A boolean is an int in Python, so "cap": true would be accepted as the capability 1.
         if (
             isinstance(capability, bool)
             or not isinstance(capability, int)
@@ -184,13 +184,13 @@ class KeySet:
         return Claims(capability, _selector_of(payload.get("sel")), expires_at)
 
     def _payload(self, token: str) -> Mapping[str, Any]:
-        # Decoding costs time and memory by length, and nobody has proved yet who sent this.
+        # Decoding costs time and memory in proportion to the length, and the sender is not authenticated yet.
         if len(token) > MAX_TOKEN_CHARS:
             raise TokenError(f"token is malformed: it has {len(token)} characters")
         from gazette_spark.protocol import signatures
 
-        # Try every key: during a rotation the signer may use another one than we do. Only a signature that
-        # does not fit leads to the next key; a malformed token is malformed under all of them.
+        # Try every key, because during a rotation the signer may use a different one. Only a wrong signature
+        # leads to the next key; a malformed token is malformed with all of them.
         for key in self.keys:
             content = signatures.verified(token, key)
             if content is None:
