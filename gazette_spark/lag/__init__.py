@@ -1,8 +1,8 @@
-"""The lag of a query, and whether it is getting worse: Burrow's verdicts, which need no thresholds.
+"""Measures the lag of queries and judges by Burrow's rules, without thresholds, whether it is getting worse.
 
 ``feeds`` read brokers, tables and checkpoints, and report to the ``monitor``. ``history`` keeps windows of
-commits, ``rules`` judges them one by one and ``columns`` all at once, and ``estimates`` adds ages and
-forecasts. ``metrics`` is the table of all shown values, ``api`` answers requests, and ``server`` runs
+commits, ``rules`` judges them one by one and ``columns`` all together, and ``estimates`` adds ages and
+forecasts. ``metrics`` is the table of all displayed values, ``api`` answers requests, and ``server`` runs
 everything. The decisions are pure: the clock is an argument, and only feeds, senders and the server have side
 effects.
 

@@ -1,4 +1,4 @@
-"""Burrow's HTTP API, version 3, and Gazette's additions: answers requests, without a socket.
+"""Answers requests of Burrow's HTTP API, version 3, and our additions, without a socket.
 
 Paths, shapes and codes are Burrow's. Values that its JSON lacks, such as a journal's name, are under
 ``/gazette/v1``. A name in a path is percent-encoded.
@@ -55,7 +55,7 @@ PLAIN = "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
 
 NOT_FOUND = '{"error":true,"message":"invalid request type","result":{}}'
-"""Burrow's answer, as plain text, to a path it does not have."""
+"""Burrow's answer, as plain text, to a path that does not exist."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -126,7 +126,7 @@ class Api:
             target = "/" + request.path.strip("/")
             return HttpAnswer(301 if request.method == "GET" else 307, PLAIN, b"", (("Location", target),))
         try:
-            # Split before decoding: a name of a group may have an encoded slash.
+            # Split before decoding, because a group's name may have an encoded slash.
             names = tuple(unquote_to_bytes(part).decode() for part in request.path.split("/")[1:])
         except UnicodeDecodeError:
             return _no_such_path()
@@ -137,7 +137,7 @@ class Api:
             if any(part not in ("*", name) for part, name in zip(pattern, names, strict=True)):
                 continue
             at_stars = tuple(name for part, name in zip(pattern, names, strict=True) if part == "*")
-            # As in Burrow, a path that exists with another method is 405 and not 404.
+            # As in Burrow, a path that exists with another method gets 405, not 404.
             handler = methods.get(request.method)
             if handler is None or (request.method == "DELETE" and not self.allow_delete):
                 allowed = [name for name in methods if name != "DELETE" or self.allow_delete]
@@ -244,8 +244,8 @@ def _topic_consumers(api: Api, names: tuple[str, ...], request: HttpRequest) -> 
 def _consumers(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
     api.check_cluster(names[0])
     with api.monitor.lock:
-        # Names of feeds that were never read come after them: a table that is unreadable since the start must
-        # not be missing from the list.
+        # The names of feeds that were never read follow, so that a table that has been unreadable since the
+        # start is not missing from the list.
         groups = api.monitor.history.fetch_consumers(names[0]) or []
     unread = [group for feed in api.monitor.feeds() for group in feed.unread_groups]
     return api.ok(request, "consumer list returned", consumers=list(dict.fromkeys([*groups, *unread])))
@@ -264,7 +264,7 @@ def _consumer(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAns
 
 def _stale(api: Api, group: str) -> dict[str, Any]:
     """Return a field with the reason if a group's values are stale. Burrow lacks this."""
-    # A name that no feed has is not stale, but unknown.
+    # A name that no feed reports is unknown, not stale.
     if group not in api.monitor.groups():
         return {}
     failure = api.monitor.failure(group, api.clock())
@@ -278,7 +278,7 @@ def _status(api: Api, names: tuple[str, ...], request: HttpRequest, *, show_all:
     if verdict.status != Status.NOTFOUND:
         return api.ok(request, "consumer status returned", **value)
     if "stale" in value:
-        # Without a group the lag would be 0, which looks fine, but nothing is known.
+        # Without a group the lag would be 0, which looks fine, although the lag is unknown.
         value["status"]["totallag"] = None
     message = "cluster or consumer not found"
     return api._json(404, {"error": False, "message": message} | value, request)
@@ -286,8 +286,8 @@ def _status(api: Api, names: tuple[str, ...], request: HttpRequest, *, show_all:
 
 def _delete_consumer(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
     with api.monitor.lock:
-        # Burrow's answer is the same whether there was such a group or not. A group that still commits comes
-        # back with its next commit.
+        # Burrow gives the same answer if the group does not exist. A group that still commits comes back with
+        # its next commit.
         api.monitor.history.delete_group(*names)
     return api.ok(request, "consumer group removed")
 
@@ -350,12 +350,12 @@ def _module(api: Api, names: tuple[str, ...], request: HttpRequest, *, section: 
 
 
 def _other_cluster(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
-    """Pass a request of the page on to the monitor of another cluster."""
+    """Forward a request of the page to the monitor of another cluster."""
     name, *rest = names
     address = api.other_clusters.get(name)
     if address is None:
         raise _NotFoundError("cluster not found")
-    # Quoted again: a name with a slash or a question mark must not become another path of that monitor.
+    # Quoted again, so that a name with a slash or a question mark does not change the path.
     path = "/".join(["/gazette/v1/groups", *(quote(part, safe="") for part in rest)])
     try:
         answer = httpx.get(f"{address}{path}?{request.query}", timeout=OTHER_TIMEOUT_S)
@@ -412,10 +412,10 @@ def _group(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer
 
 @dataclass(frozen=True, slots=True)
 class JournalFilter:
-    """The journals of a group that a request selects, which are all without a query."""
+    """Filter of a group's journals in a request. Without a query, it selects all."""
 
     text: str = ""
-    """Part of the name, in any case."""
+    """Part of the journal's name; case is ignored."""
     ok: bool = True
     """Whether to include journals with the verdict OK."""
     limit: int | None = None
@@ -433,7 +433,7 @@ class JournalFilter:
         except ValueError:
             raise InputError(expected) from None
         limit, ok = fields.get("limit", ""), fields.get("ok", "yes")
-        # isdecimal before int, and nine digits at most: int of a long text takes quadratic time.
+        # isdecimal before int, and at most nine digits, because int of a long text takes quadratic time.
         if (limit and not limit.isdecimal()) or len(limit) > 9 or ok not in ("yes", "no"):
             raise InputError(expected)
         return cls(fields.get("match", "").lower(), ok == "yes", int(limit) if limit else None)

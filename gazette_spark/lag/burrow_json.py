@@ -1,9 +1,9 @@
-"""Verdicts and windows as Burrow's JSON, and the parser of recorded windows, to judge an incident again.
+"""Formats verdicts and windows as Burrow's JSON, and parses recorded windows to judge an incident again.
 
 Names, their order and the format of numbers are Burrow's. Recorded input is checked field by field: a field
 that is missing, unexpected, of another type or out of range raises an
-:class:`~gazette_spark.errors.InputError` with its path, such as ``partitions[2].offsets[0].lag``. Nothing is
-guessed: text is not a number, and a key must not occur twice.
+:class:`~gazette_spark.errors.InputError` with its path, such as ``partitions[2].offsets[0].lag``. Text is not
+accepted as a number, and duplicate keys are errors.
 
 >>> shortest(1 / 3)
 0.33333334
@@ -110,7 +110,7 @@ def topics_json(topics: Mapping[str, Sequence[PartitionWindow]]) -> dict[str, An
 
 
 def shortest(number: float) -> float:
-    """Return the shortest number that is the same 32-bit float; a whole number as an integer."""
+    """Return the shortest decimal with the same 32-bit float; an integer if it is whole."""
     rounded = float32(number)
     if rounded.is_integer():
         return int(rounded)
@@ -140,8 +140,8 @@ class Fields:
         self._values: Mapping[str, Any] = value
         self._prefix = f"{path}." if path else ""
         for name in value:
-            # An unknown field is an error, because a typing error in an optional one would be taken for its
-            # default.
+            # An unknown field is an error. Otherwise a typing error in an optional field would silently
+            # select its default.
             if name not in names:
                 near = difflib.get_close_matches(name, names, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(names)}"
@@ -159,7 +159,7 @@ class Fields:
         value = self._get(name, default, "text")
         if not isinstance(value, str):
             self._refuse(name, "text", value)
-        # JSON may escape half of a surrogate pair, and Python takes it. Nothing can write such a text as
+        # JSON may escape half of a surrogate pair, and Python accepts it. Such a text cannot be written as
         # UTF-8.
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
             self._refuse(name, "valid Unicode text", value)
@@ -174,7 +174,7 @@ class Fields:
         return int(value)
 
     def nullable_integer(self, name: str) -> int | None:
-        """Return a required field that is null, or an unsigned 64-bit integer."""
+        """Return a required field that is null or an unsigned 64-bit integer."""
         if self._get(name, _REQUIRED, "an integer or null") is None:
             return None
         return self.integer(name, most=MAX_UINT64)
@@ -182,7 +182,7 @@ class Fields:
     def number(self, name: str, default: float) -> float:
         """Return a field that is a number."""
         value = self._get(name, default, "a number")
-        # A larger integer would end in an OverflowError where it becomes a float.
+        # Converting a larger integer to a float may raise OverflowError.
         if not isinstance(value, float) and not (_is_integer(value) and abs(value) <= MAX_UINT64):
             self._refuse(name, "a number", value)
         return float(value)
@@ -279,7 +279,7 @@ def parse_json(text: str) -> object:
 
 
 def _is_integer(value: object) -> bool:
-    # True is an integer for Python, and not in JSON.
+    # True is an integer in Python, but not in JSON.
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""The rules of :mod:`gazette_spark.lag.rules` for many partitions at once, with columns instead of objects.
+"""Applies the rules of :mod:`gazette_spark.lag.rules` to many partitions at once, as columns.
 
 A group of 100,000 partitions is judged in a fraction of a second. The verdicts equal those of the rules for
 single partitions; a property test compares the two. A row becomes an object when it is read.
@@ -84,7 +84,7 @@ class _Judged:
 
 
 class PartitionStatuses(Sequence[PartitionStatus]):
-    """Verdicts on partitions, which become objects one at a time."""
+    """Verdicts on partitions, converted to objects one at a time."""
 
     def __init__(self, windows: WindowColumns, judged: _Judged) -> None:
         self._windows = windows
@@ -105,7 +105,7 @@ class PartitionStatuses(Sequence[PartitionStatus]):
         return self._row(range(len(self))[at])
 
     def above(self, status: Status) -> list[PartitionStatus]:
-        """Return the verdicts that are worse than one, in order."""
+        """Return the verdicts that are worse than ``status``, in order."""
         return [self._row(int(at)) for at in np.flatnonzero(self._judged.status > int(status))]
 
     def _row(self, at: int) -> PartitionStatus:
@@ -133,7 +133,7 @@ def evaluate_columns(
     Raises:
         ValueError: times are too large for 64 bits; see :attr:`WindowColumns.fits`.
     """
-    # numpy wraps around without an error, so a time that is too large would give a wrong verdict in silence.
+    # numpy overflows without an error, so a time that is too large would silently give a wrong verdict.
     if not windows.fits or abs(now_ms) >= MAX_TIME_MS:
         raise ValueError("times too large for 64 bits")
     judged = _judge(windows, now_ms // 1000 * 1000, thresholds)
@@ -158,8 +158,8 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
     counts = windows.counts
     first = np.cumsum(counts) - counts
     used = counts > 0
-    # Offsets and lags as matrices, shape (n, slots), and which of their cells are valid. Rings have different
-    # lengths. Rows are aligned at the right, so the newest commit of every partition is in the last column.
+    # Matrices of offsets, lags and validity, shape (n, slots). Rings have different lengths. Rows are aligned
+    # at the right, so the newest commit of every partition is in the last column.
     shape = (len(windows), windows.slots)
     offsets, lags = np.zeros(shape, np.int64), np.full(shape, NO_LAG, np.int64)
     begins = windows.slots - counts
@@ -174,18 +174,18 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
     slots_used = np.where(windows.ringed, np.maximum(counts, 1), 0)
     complete = slots_used.astype(np.float32) / np.float32(windows.slots)
     judged_at_all = used & (complete >= np.float32(thresholds.minimum_complete))
-    # The smallest head of a ring decides: some head is at or below the offset if, and only if, that one is.
+    # The smallest head decides: a head of the ring is at or below the offset if and only if the smallest is.
     level_before = (windows.least_head >= 0) & (windows.least_head <= last)
-    # All equal to the last one, which is the same as each equal to the one before.
+    # All offsets equal the last one, which means that each equals the one before.
     stalled = np.all((offsets == last[:, None]) | ~valid, axis=1)
-    # Never below the highest so far. Unknown lags are -1, so they neither raise that highest one nor count.
+    # No lag is below the highest so far. Unknown lags are -1, so they do not raise the highest.
     never_fell = np.all((lags == NO_LAG) | (lags >= np.maximum.accumulate(lags, axis=1)), axis=1)
-    # Silent: the newest commit is older than the time that all commits of the ring span.
+    # Silent: the newest commit is older than the time span of the ring's commits.
     silent = np.zeros(len(windows), np.bool_)
     times = windows.cells[:, 2]
     oldest, newest = times[first[used]], times[(first + counts - 1)[used]]
     silent[used] = now_ms - newest > newest - oldest
-    # The first condition that holds decides, in the order of rules.judge.
+    # The first condition that is true decides, in the order of rules.judge.
     status = np.select(
         [
             ~judged_at_all | (current_lag <= thresholds.allowed_lag),
@@ -202,14 +202,14 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
 
 
 def _rewound(offsets: Integers, valid: Bools) -> Bools:
-    """Return whether the first step back was never made up for."""
+    """Return whether no later offset has reached the one before the first step back."""
     if offsets.shape[1] == 1:
         return np.zeros(len(offsets), np.bool_)
     back = (offsets[:, 1:] < offsets[:, :-1]) & valid[:, :-1]
     # argmax is the first True: only the first step back is judged.
     at = back.argmax(axis=1)
-    # The highest offset from each place on, accumulated from the right. An offset at or above the lost one
-    # makes up for the step.
+    # The highest offset from each place on, accumulated from the right. The step is recovered if it is at or
+    # above the offset before the step.
     highest_from = np.maximum.accumulate(offsets[:, ::-1], axis=1)[:, ::-1]
     rows = np.arange(len(offsets))
     lost: Bools = back.any(axis=1) & (highest_from[rows, at + 1] < offsets[rows, at])
@@ -222,5 +222,5 @@ def _commit(cells: Integers) -> OffsetCommit:
 
 
 def joined_cells(rings: Sequence[bytes]) -> Integers:
-    """Return the cells of rings, one after the other, shape ``(commits, FIELDS)``."""
+    """Return the cells of rings, concatenated, shape ``(commits, FIELDS)``."""
     return np.frombuffer(b"".join(rings), np.int64).reshape(-1, FIELDS)

@@ -1,4 +1,4 @@
-"""A group and its journals as JSON, in addition to Burrow's. Names end with units; null means unknown."""
+"""Formats groups and journals as JSON, in addition to Burrow's. Names end with units; null means unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import PartitionWindow, Status, is_silent
 
 UNKNOWN = "UNKNOWN"
-"""The verdict if one poll is not enough to decide."""
+"""Verdict if one poll is not enough to decide."""
 
 
 def group_summary(name: str, lag: GroupLag, alarms: Alarms) -> dict[str, Any]:
@@ -64,11 +64,11 @@ def journal_json(lag: JournalLag) -> dict[str, Any]:
 
 
 TREND_MS, TREND_STEP_MS = 6 * 3_600_000, 10 * 60_000
-"""Length of the small chart of each group, and of its steps."""
+"""Length of the small chart of each group, and length of its steps."""
 
 
 def trend(points: Iterable[tuple[int, int | None]], now_ms: int) -> list[tuple[int, int | None]]:
-    """Return the highest lag of each ten minutes of the last six hours, as (time, bytes), and unknown times.
+    """Return the highest lag of each ten minutes of the last six hours, as (time, bytes or None for unknown).
 
     >>> trend([(0, 1), (60_000, 7), (61_000, None), (70_000, None), (1_260_000, 3)], 1_300_000)
     [(60000, 7), (61000, None), (1260000, 3)]
@@ -77,7 +77,7 @@ def trend(points: Iterable[tuple[int, int | None]], now_ms: int) -> list[tuple[i
     for time_ms, lag in points:
         if time_ms <= now_ms - TREND_MS:
             continue
-        # Before the first point there is a step that no point is in.
+        # Before the first point, start with a step that contains no point.
         last_ms, last = shown[-1] if shown else (-TREND_STEP_MS, None)
         if lag is None:
             if last is not None:
@@ -90,7 +90,7 @@ def trend(points: Iterable[tuple[int, int | None]], now_ms: int) -> list[tuple[i
 
 
 def incident_json(incident: PastIncident) -> dict[str, Any]:
-    """Return a time in which a group was in trouble."""
+    """Return an incident of a group."""
     return {
         "group": incident.group,
         "begin_ms": incident.begin_ms,
@@ -126,14 +126,14 @@ def ambiguous_journals(monitor: Monitor, group: str, lag: GroupLag, allowed_lag:
 def is_decided(
     window: PartitionWindow, verdict: Status, least_age_ms: int | None, now_ms: int, *, allowed_lag: int = 0
 ) -> bool:
-    """Return whether a verdict after one poll equals that of a monitor which had been watching.
+    """Return whether a verdict after one poll equals the verdict of a monitor that has been watching.
 
     A verdict on a journal with unread bytes depends on how long they have waited, or how the lag has changed.
-    One poll knows only the lags that the query's own commits recorded, and the minimum age of the oldest
-    unread byte.
+    After one poll, only the lags that the query's commits recorded, and the minimum age of the oldest unread
+    byte, are known.
 
     Args:
-        window: Window whose write heads are the current one, and one that the newest commit recorded.
+        window: Window with the current write head, and the one that the newest commit recorded.
         verdict: Verdict of the rules.
         least_age_ms: Minimum age of the oldest unread byte; None if unknown.
         now_ms: The current time.
@@ -146,19 +146,19 @@ def is_decided(
     lags = [commit.lag for commit in commits if commit.lag is not None]
     if len(commits) < 2 or len(lags) < 2:
         return False
-    # It runs, and its own commits recorded the lags: a monitor would have seen the same.
+    # The query runs, and its commits recorded the lags, so a monitor would have seen the same.
     if not is_silent(commits, now_ms):
         return True
     window_ms = commits[-1].timestamp_ms - commits[0].timestamp_ms
-    # It was behind when it committed last, or the unread bytes are older than the window: either way bytes
-    # were waiting in the silence, and STOP is right. Otherwise they may have come a second ago.
+    # If it was behind at its last commit, or the unread bytes are older than the window, bytes were waiting
+    # during the silence, and STOP is right. Otherwise they may have arrived a second ago.
     was_behind = commits[-1].lag is not None and commits[-1].lag > allowed_lag
     waits = least_age_ms is not None and least_age_ms > window_ms
     return verdict == Status.STOP and (was_behind or waits)
 
 
 def mark_unknown(detail: dict[str, Any], ambiguous: Collection[str]) -> dict[str, Any]:
-    """Return a group with the verdict UNKNOWN in the given journals, which ranks between OK and WARN."""
+    """Return a group with the verdict UNKNOWN, between OK and WARN, for the ambiguous journals."""
     if not ambiguous:
         return detail
     journals = [
@@ -166,7 +166,7 @@ def mark_unknown(detail: dict[str, Any], ambiguous: Collection[str]) -> dict[str
         for journal in detail["journals"]
     ]
     decided = [Status[journal["status"]] for journal in journals if journal["status"] != UNKNOWN]
-    # A bad verdict on one journal is certain, whatever the others are.
+    # A bad verdict on one journal is certain, regardless of the others.
     worst = max(decided, default=Status.OK)
     status = UNKNOWN if worst == Status.OK else min(worst, Status.ERR).name
     return detail | {"status": status, "journals": journals}

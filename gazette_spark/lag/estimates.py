@@ -1,4 +1,4 @@
-"""Lag as time, forecasts, and the lag over time: additions to Burrow's verdicts, without guesses.
+"""Estimates ages and forecasts, and records the lag over time, in addition to Burrow's verdicts.
 
 Gazette does not store when a byte was appended. Only bounds are known, so bounds are reported:
 
@@ -21,7 +21,7 @@ from gazette_spark._ledger.positions import GroupCommit
 from gazette_spark.lag.rules import OffsetCommit
 
 MAX_SAMPLES = 256
-"""Maximum number of samples of write heads of a journal. Beyond that every second one is dropped, which makes
+"""Maximum number of samples of a journal's write head. Beyond it, every second one is dropped, which makes
 bounds wider, but not wrong."""
 
 HOUR_MS = 3_600_000
@@ -29,14 +29,14 @@ HOUR_MS = 3_600_000
 JOURNAL_STEP_MS = 20_000
 
 HOLE_MS = 600_000
-"""Milliseconds between two points from which the time between them counts as unknown."""
+"""Distance of two points, in milliseconds, above which the time between them counts as unknown."""
 
 _UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """The age of an event in milliseconds: lower and upper bound, None if unknown."""
+    """The age of an event in milliseconds: its lower and upper bound, None if unknown."""
 
     least_ms: int | None = None
     most_ms: int | None = None
@@ -64,14 +64,13 @@ class HeadTimeline:
         return len(self._times)
 
     def add(self, head: int, time_ms: int) -> None:
-        """Add a write head. If the head or the clock went back, all earlier samples are dropped."""
-        # A head below an earlier one belongs to a journal that was created again, or that lost bytes: the
-        # same offset is another byte then. Bounds from before would be wrong, and no bound is better than a
-        # wrong one.
+        """Add a write head. If the head or the clock went back, drop all earlier samples."""
+        # If a head is below an earlier one, the journal was created again or lost bytes, so the same offset
+        # is now another byte. Earlier bounds would be wrong, and no bound is better than a wrong one.
         if self._times and (head < self._heads[-1] or time_ms < self._times[-1]):
             del self._times[:], self._heads[:]
-        # Of a head that does not move, the first and the last time bound everything. A quiet journal needs
-        # two samples, however long it is quiet.
+        # The first and the last time of a constant head are enough for all bounds, so a quiet journal needs
+        # only two samples.
         if len(self._times) >= 2 and self._heads[-1] == self._heads[-2] == head:
             self._times[-1] = time_ms
             return
@@ -86,8 +85,8 @@ class HeadTimeline:
         """Add a write head that another process observed, unless it contradicts earlier observations."""
         at = bisect_right(self._times, time_ms)
         before = self._heads[at - 1] if at else 0
-        # Another process has another clock. An observation that does not fit between its neighbours would
-        # make later bounds wrong.
+        # Clocks of processes differ. An observation that contradicts its neighbours would make later bounds
+        # wrong.
         if before <= head and (at == len(self._heads) or head <= self._heads[at]):
             self._times.insert(at, time_ms)
             self._heads.insert(at, head)
@@ -115,7 +114,7 @@ class HeadTimeline:
         return after, by
 
     def bytes_per_s(self, since_ms: int) -> float | None:
-        """Return how fast the journal has grown since a time; None if it was not observed then."""
+        """Return the journal's growth since a time, in bytes per second; None if it was not observed then."""
         at = max(0, bisect_right(self._times, since_ms) - 1)
         if len(self._times) - at < 2 or self._times[-1] == self._times[at]:
             return None
@@ -139,14 +138,14 @@ def lag_age(
 
 
 def read_bytes_per_s(commits: Sequence[OffsetCommit | None]) -> float | None:
-    """Return how fast a window of commits moves; None for fewer than two commits, or if it went back."""
+    """Return the reading speed over a window of commits; None for fewer than two, or if they went back."""
     stored = [commit for commit in commits if commit is not None]
-    # One commit has no length of time.
+    # One commit spans no time.
     if len(stored) < 2:
         return None
     first, last = stored[0], stored[-1]
     passed_ms = last.timestamp_ms - first.timestamp_ms
-    # A rewind is no speed, and commits within one millisecond would give an infinite one.
+    # A rewind has no speed, and commits within one millisecond would give an infinite one.
     if passed_ms <= 0 or last.offset < first.offset:
         return None
     return (last.offset - first.offset) * 1000 / passed_ms
@@ -156,7 +155,7 @@ def catch_up_ms(lag: int, read_speed: float | None, append_speed: float | None) 
     """Return how long a reader takes to catch up at these speeds; None for never, or if unknown."""
     if lag == 0:
         return 0
-    # At this pace the lag does not shrink, so there is no time at which it ends.
+    # At this pace the lag never shrinks.
     if read_speed is None or append_speed is None or read_speed <= append_speed:
         return None
     return round(lag * 1000 / (read_speed - append_speed))
@@ -165,14 +164,14 @@ def catch_up_ms(lag: int, read_speed: float | None, append_speed: float | None) 
 def loss_in_ms(
     offset: int, fragments: Iterable[TimedFragment], retention_ms: int, read_speed: float | None, now_ms: int
 ) -> int | None:
-    """Return the time until unread bytes may be pruned before they are read at this speed; 0 for now.
+    """Return the time until unread bytes may be pruned if they are read at this speed; 0 for now.
 
-    A fragment may be pruned when it was stored longer ago than the journal's retention. The result is None if
-    all stored bytes will be read in time. Bytes that are not stored yet live longer than stored ones.
+    A fragment may be pruned when it is older in its store than the journal's retention. The result is None if
+    all stored bytes will be read in time. Bytes that are not stored yet are kept longer than stored ones.
     """
     losses = []
     for fragment in fragments:
-        # Read already, or not in a store, where retention does not reach it.
+        # Already read, or not in a store, so that retention does not apply.
         if fragment.end <= offset or fragment.mod_time_ms == 0:
             continue
         remaining_ms = fragment.mod_time_ms + retention_ms - now_ms
@@ -201,25 +200,25 @@ class LagSeries:
         self._cells = array("q")
 
     def add(self, time_ms: int, lag: int | None) -> None:
-        """Add a point. If it is not in order, the clock was set back, and the series starts again."""
+        """Add a point. If it is out of order, the clock was set back, and the series starts again."""
         cells = self._cells
         value = _UNKNOWN if lag is None else lag
         if cells and time_ms < cells[-2]:
             del cells[:]
-        # The monitor did not run, or could not look. A line across that time would claim a lag that nobody
-        # saw.
+        # The monitor did not run, or could not poll. A line across that time would show a lag that was never
+        # observed.
         if cells and time_ms - cells[-2] > HOLE_MS and cells[-1] != _UNKNOWN:
             cells.extend((cells[-2] + 1, _UNKNOWN))
-        # A value that stays is stored by its first and last time, so that a chart of a quiet day is small.
+        # A constant value is stored with its first and last time, so that a chart of a quiet day is small.
         repeats = len(cells) >= 4 and cells[-3] == cells[-1]
         if repeats and cells[-1] == value:
             cells[-2] = time_ms
         elif cells and not repeats and cells[-2] // self._step_ms == time_ms // self._step_ms:
-            # The highest of a step: a peak that lasted one round must not be lost to the rounding of a chart.
+            # The highest value of a step, so that a peak of one round does not disappear from the chart.
             cells[-2:] = array("q", (time_ms, max(value, cells[-1])))
         else:
             cells.extend((time_ms, value))
-        # The last point before the span stays, because the line has to begin somewhere.
+        # The last point before the span is kept, because the line begins there.
         while len(cells) > 4 and cells[2] <= time_ms - self._span_ms:
             del cells[:2]
 
@@ -232,19 +231,19 @@ class LagSeries:
 def past_lags(
     steps: Sequence[GroupCommit], begin_ms: int, end_ms: int, step_ms: int
 ) -> Iterator[tuple[int, Mapping[str, int], Mapping[str, int]]]:
-    """Yield time, offsets and write heads just before commits, oldest first.
+    """Yield the time of commits, and the offsets and write heads just before them, oldest first.
 
-    The offsets are those of the previous commit, and the heads are those that the commit recorded. Commits
+    The offsets are from the previous commit, and the commit itself recorded the heads. Commits
     without heads are omitted, and so are all except the last one of each time step.
     """
     for at, step in enumerate(steps[1:], start=1):
         time_ms = step.timestamp_ms
         follower = steps[at + 1].timestamp_ms if at + 1 < len(steps) else end_ms + step_ms
-        # The last commit of each step, so that a day of commits every second is no longer than one of a
-        # commit a minute.
+        # Only the last commit of each step, so that commits every second do not give more points than commits
+        # every minute.
         if step.heads and begin_ms <= time_ms <= end_ms and time_ms // step_ms != follower // step_ms:
             before = steps[at - 1].read_through
-            # A journal that appears with this commit had no position before; it begins at its own.
+            # A journal that appears with this commit had no position before, so it begins at its current one.
             if not before.keys() >= step.heads.keys():
                 before = {**step.read_through, **before}
             yield time_ms, before, step.heads

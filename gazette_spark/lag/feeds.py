@@ -1,8 +1,8 @@
-"""The sources of a monitor's observations: brokers, tables, query checkpoints, consumers, a query's progress.
+"""Feeds a monitor with observations of brokers, tables, query checkpoints, consumers and a query's progress.
 
 A feed reads its source and reports to a :class:`~gazette_spark.lag.monitor.Monitor`. If it cannot read, it
-reports the failure: earlier observations stay, marked as stale, and the next round tries again. Feeds need no
-JVM and write nothing.
+reports the failure: earlier observations are kept, marked as stale, and the next round tries again. Feeds
+need no JVM and write nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("gazette_spark.lag")
 
 BEFORE_KNOWN = 16
-"""Number of known versions that are read again: a RESTORE mostly leads to one of them."""
+"""Number of known versions to read again. A RESTORE usually returns to one of them."""
 
 STORES_EVERY_MS = 60_000
 """Interval between listings of the stored fragments of journals with unread bytes."""
@@ -52,10 +52,10 @@ LINES = frozenset({"", CONTENT_TYPE_NDJSON, "application/json", "text/plain"})
 """Content types of journals whose records are lines. Journals without one are also read as lines."""
 
 STATE_READERS = 8
-"""Number of files that are read concurrently: one in a bucket takes 20 ms."""
+"""Number of files to read concurrently. Reading one from a bucket takes 20 ms."""
 
 SHARD_GROUP = "shard"
-"""Prefix of the names of a consumer's groups, unless the consumer has a name."""
+"""Prefix of the names of a consumer's groups, if the consumer has no name."""
 
 
 class Feed(Protocol):
@@ -100,21 +100,21 @@ class HeadFeed:
         readable = [name for name in listed if listed[name].spec.flags != pb.JournalSpec.O_WRONLY]
         heads = self._client.write_heads(sorted(readable or listed))
         # A head that went back usually comes from a replica that has just joined the journal, and would hide
-        # a lag. Other members report the right one; if they do not, the journal was created again.
+        # a lag. Other members report the right one. If they report the same, the journal was created again.
         if fallen := sorted(name for name, head in heads.items() if head < self._heads.get(name, 0)):
             heads |= self._client.highest_heads(fallen)
         before, self._heads = self._heads.keys(), heads
         created = {name: journal.create_revision for name, journal in listed.items()}
         monitor.observe_heads(heads, now_ms, self._topic, created)
-        # After the heads, and by the listing: a journal whose head could not be read has not gone.
+        # By the listing, not the heads, because a journal whose head could not be read still exists.
         monitor.forget_journals(before - listed.keys())
-        # Listings are long, and only needed where bytes wait. A negative difference is a clock that was set
-        # back.
+        # Listings are long, and only needed for journals with unread bytes. The difference is negative if the
+        # clock was set back.
         if not 0 <= now_ms - self._stores_at_ms < STORES_EVERY_MS:
             behind = sorted({unread.journal for unread in monitor.unread(now_ms)} & listed.keys())
             stores = {}
             for name in behind:
-                # Without a time of storing, a fragment is a broker's own, and retention does not count yet.
+                # A fragment without a time is only on brokers, so retention does not apply yet.
                 fragments = [
                     TimedFragment(stored.fragment.begin, stored.fragment.end, stored.fragment.mod_time * 1000)
                     for stored in self._client.list_fragments(name)
@@ -124,7 +124,7 @@ class HeadFeed:
                 stores[name] = JournalStore(fragments, retention_ms or None)
             monitor.observe_stores(stores)
             self._stores_at_ms = now_ms
-        # A selector by labels may match nothing yet. A name that matches nothing is most likely a typing
+        # A selector by labels may match nothing yet, but a name that matches nothing is probably a typing
         # error.
         if not listed and self._selector.startswith("name="):
             from gazette_spark.client._list.listing import journal_not_found
@@ -138,8 +138,8 @@ class TableFeed:
     Args:
         location: A Delta table's directory or URL in Spark's spelling, without quoting, or
             "iceberg:catalog/namespace.table" for an Iceberg table of ``pyiceberg``'s configuration.
-        name: Name of the group instead of the app id; with several app ids, ``name/app id``.
-        fetch: Replaces the table's log in tests: returns the newest rows first; None requests all of them.
+        name: Name of the group, which replaces the app id; with several app ids, ``name/app id``.
+        fetch: Replaces the table's log in tests. Returns rows, the newest first; None requests all of them.
     """
 
     def __init__(
@@ -161,31 +161,31 @@ class TableFeed:
         return f"table {masked_url(self._location)}"
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Read the commits since the last poll, or the whole history at the first."""
-        # Read without a JVM, so that a monitor of many tables is a small process.
+        """Read the commits since the last poll, or the whole history at the first poll."""
+        # This needs no JVM, so a monitor of many tables is a small process.
         if self._version < 0:
             rows = self._fetch(None)
         else:
-            # One row answers the usual question, whether there is anything new.
+            # One row is enough to see whether there are new rows.
             newest = self._fetch(1)
             new = newest[0].version - self._version if newest else 0
             # New rows may depend on earlier ones, so some of these are read again.
             rows = self._fetch(new + BEFORE_KNOWN) if new > 0 else []
-            # Where a RESTORE or an entry's parent is older than these rows, their positions are unknown. Then
-            # the whole history is read, which is slow and rare.
+            # If a RESTORE or an entry refers to a version before these rows, its position is unknown. Then
+            # the whole history is read, which is slow but rare.
             if reaches_back(rows, app_ids(rows)):
                 rows = self._fetch(None)
         if rows and not self._warned and is_catalog_managed(self._location):
             self._warned = True
             log.warning("newest commits may be missing, the table is catalog-managed table=%s", self)
         newest_version = self._version
-        # An app id that has no entry among the new rows is still a group: it may have stopped.
+        # An app id without an entry in the new rows is still a group, because its query may have stopped.
         self._app_ids = sorted({*self._app_ids, *app_ids(rows)})
         self.groups = tuple(self._group(app_id) for app_id in self._app_ids) or self.groups
         for app_id in self._app_ids:
             steps = table_commits(rows, app_id, newest_version)
             monitor.observe_commits(self._group(app_id), steps, now_ms, source=repr(self))
-        # After the groups were told, so that rows are read again if one of them was refused.
+        # After the reports, so that rows are read again if the monitor refused a group.
         self._version = rows[0].version if rows else newest_version
 
     def _group(self, app_id: str) -> str:
@@ -195,12 +195,12 @@ class TableFeed:
 
 
 class CheckpointFeed:
-    """A query checkpoint, for queries whose sink has no ledger. The time of a batch is that of its file.
+    """A query checkpoint, for queries whose sink has no ledger. A batch has the time of its file.
 
     Args:
         directory: The query checkpoint in a file system of this machine, optionally with ``file:``.
         group: Name of the group.
-        batches: Number of the last batches that the first poll reads.
+        batches: Number of the newest batches that the first poll reads.
 
     Raises:
         InputError: the checkpoint is in an object store.
@@ -231,7 +231,7 @@ class CheckpointFeed:
 
         Raises:
             InputError: there is no query checkpoint.
-            QueryCheckpointError: this release does not know the form of a file.
+            QueryCheckpointError: this release does not support the format of a file.
         """
         try:
             # A batch is finished when it is in the commit log. The newest file of offsets is a plan, which
@@ -241,7 +241,7 @@ class CheckpointFeed:
             steps = []
             for batch_id in reversed(new):
                 ends = self._directory / "offsets" / str(batch_id)
-                # Spark writes no time into the file.
+                # Spark writes no time into the file, so its modification time is used.
                 committed = (self._directory / "commits" / str(batch_id)).stat()
                 position = parse_offsets(ends.read_text(), str(ends))
                 if step := checkpoint_commit(batch_id, position, committed.st_mtime_ns // 1_000_000):
@@ -280,9 +280,9 @@ class RecordFeed:
         # watches.
         remaining_bytes = self._limit_bytes
         counted: dict[Unread, int] = {}
-        # The shortest first: most ranges get a number, and one long backlog cannot use up the whole limit.
+        # The shortest first, so that most ranges are counted and one long backlog cannot use the whole limit.
         for unread in sorted(monitor.unread(now_ms), key=lambda unread: unread.end - unread.begin):
-            # The bytes of a range never change, so its number stays.
+            # The bytes of a range never change, so its number is still valid.
             if unread in self._counted:
                 counted[unread] = self._counted[unread]
                 continue
@@ -305,14 +305,14 @@ def has_lines(spec: pb.JournalSpec) -> bool:
 
 
 class OpenStates(Protocol):
-    """The open transactions of a query's journals, from files that could be read."""
+    """The open transactions of a query's journals, read from files."""
 
     def refresh(
         self,
         position: JournalOffsets,
         map_journals: Callable[[Callable[[str], Any], Iterable[str]], dict[str, Any]],
     ) -> None:
-        """Read the files of journals that moved."""
+        """Read the files of journals whose offset has changed."""
 
     def to_dict(self) -> Mapping[str, Any]:
         """Return the open transactions by journal."""
@@ -327,7 +327,7 @@ class StateFeed:
 
     A task writes the states of a journal's producers at the end of its range, before the batch is committed.
     So the file of a committed offset shows which transactions were open there. A poll reads one file for each
-    journal that has moved, and no bytes of the journal.
+    journal whose offset has changed, and no bytes of the journal.
 
     A journal without a readable file is unknown until there is one. The group's other figures do not depend
     on it.
@@ -354,11 +354,11 @@ class StateFeed:
         Raises:
             InputError: no commit of the group is known.
         """
-        # Another feed reports the group. A name that no feed knows would wait for ever without a word.
+        # Another feed reports the group. If no feed does, this one would otherwise wait silently forever.
         if monitor.last_order(self._group) < 0:
             names = ", ".join(monitor.groups()) or "none"
             raise InputError(f"no commit of a group {self._group!r} is known; known groups: {names}")
-        # Files are named by the offset at which a task ended, which is the committed one; see the class.
+        # Files are named by the offset at which a task ended, which is the committed one.
         committed = monitor.committed(self._group, now_ms)
         self._states.refresh(JournalOffsets(committed), _many)
         journals = self._states.journals
@@ -370,7 +370,7 @@ def _many(ask: Callable[[str], Any], journals: Iterable[str]) -> dict[str, Any]:
     names = list(journals)
     if len(names) < 2:
         return {name: ask(name) for name in names}
-    # A pool for a poll: between two polls nothing runs.
+    # One pool per poll, so that no threads run between polls.
     with ThreadPoolExecutor(STATE_READERS) as pool:
         return dict(zip(names, pool.map(ask, names), strict=True))
 
@@ -435,7 +435,7 @@ class ShardFeed:
                 if seen:
                     steps.append(GroupCommit(order, now_ms, at))
                 else:
-                    # Its past is unknown, so it counts as caught up now, and is judged from here on.
+                    # Its past is unknown, so it counts as caught up now and is judged from now on.
                     steps.append(GroupCommit(order, now_ms - 1, at, heads=at))
             monitor.observe_commits(group, steps, now_ms, source=repr(self))
 
@@ -482,7 +482,7 @@ class ProgressFeed:
         return f"ProgressFeed({self._monitor!r})"
 
     def __call__(self, lag: QueryLag) -> None:
-        """Take the progress of a batch. For a journal with several sources, the smallest offset counts.
+        """Report the progress of a batch. For a journal with several sources, the smallest offset counts.
 
         Raises:
             InputError: another query, or a table, has the same name.

@@ -1,4 +1,4 @@
-"""The lag of a group as the monitor reports it: verdict, bytes, ages, forecasts, transactions, alarms."""
+"""Defines a group's lag as the monitor reports it: verdict, bytes, ages, forecasts, transactions, alarms."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class FeedState:
     """The groups that it reports; none for a feed of write heads, or for one that was never read."""
     of_heads: bool
     read_ms: int | None = None
-    """Begin of the last round in which it was read; None if it never was."""
+    """Start of the last round in which it was read; None if it never was."""
     failure: str | None = None
     """Reason why it could not be read in the last round; None if it was."""
 
     @property
     def unread_groups(self) -> tuple[str, ...]:
         """Groups that cannot be read; the feed's own name if it was never read, none if it can be read."""
-        # A feed that was never read knows no groups. Its own name stands for them, so that a table that
-        # cannot be read is visible and not just absent.
+        # The groups of a feed that was never read are unknown. Its own name replaces them, so that a table
+        # that cannot be read is visible instead of missing.
         return () if self.of_heads or not self.failure else self.groups or (self.name,)
 
 
@@ -59,9 +59,9 @@ class OpenSince:
     producer: str
     begin: int
     held_bytes: int
-    """Bytes from its begin to the query's position, which must be kept until it ends."""
+    """Bytes from its first message to the query's position, which must be kept until it ends."""
     since_ms: int
-    """Earliest known time at which it was open, from a message or a progress."""
+    """Earliest time at which it is known to have been open, from a message or a progress report."""
 
     def age(self, now_ms: int) -> Age:
         """Return its age, for which only a lower bound is known."""
@@ -82,7 +82,7 @@ class OpenTransactionSummary:
 
 @dataclass(slots=True)
 class GroupTotals:
-    """The totals that all observed batches of a group omitted, and its open transactions."""
+    """The totals of what the observed batches of a group omitted, and its open transactions."""
 
     gap_bytes: dict[str, int] = field(default_factory=dict)
     """Skipped missing bytes by journal, including those that an operator accepted."""
@@ -90,7 +90,7 @@ class GroupTotals:
     trimmed_bytes: int = 0
     """Bytes of batches whose rows were already in the table."""
     skipped_bytes: int = 0
-    """Missing bytes in the progress of a query."""
+    """Skipped missing bytes, from the progress of a query."""
     malformed: int | None = None
     """Malformed records; None if the query does not count them."""
     transactions: list[OpenSince] = field(default_factory=list)
@@ -102,10 +102,10 @@ class GroupTotals:
 
     def open_transactions(self, now_ms: int) -> dict[str, OpenTransactionSummary]:
         """Return the open transactions of each journal for which they are read."""
-        # They are in the order of their begins, so the last one that is put, which is the first of its
-        # journal, stays.
+        # Transactions are sorted by begin. In reverse, the first transaction of each journal is put last and
+        # stays in the dictionary.
         oldest = {transaction.journal: transaction for transaction in reversed(self.transactions)}
-        # Unknown is not 0: a journal whose file cannot be read may hold an open transaction.
+        # Unknown is not 0: a journal whose file cannot be read may have an open transaction.
         summaries = dict.fromkeys(self.open_unknown, OpenTransactionSummary(None))
         for journal, count in self.open_counts.items():
             if journal not in summaries:
@@ -149,7 +149,7 @@ class GroupLag:
     journals: Sequence[JournalLag]
     totals: GroupTotals
     now_ms: int
-    """Time to which all ages refer."""
+    """Time at which all ages are measured."""
     last_commit_ms: int | None = None
     """Time of the group's last commit, by the committer's clock."""
     failure: str | None = None
@@ -164,8 +164,8 @@ class GroupLag:
     @property
     def lag_bytes(self) -> int | None:
         """Unread bytes in the journals whose heads are known; None if there is no such journal."""
-        # Journals without a head are left out, and named in unlisted. With none at all the lag is unknown,
-        # not 0.
+        # Journals without a head are omitted here and named in unlisted. If no journal has one, the lag is
+        # unknown, not 0.
         lags = [journal.lag_bytes for journal in self.journals if journal.lag_bytes is not None]
         return sum(lags) if lags else None
 
@@ -182,8 +182,8 @@ class GroupLag:
     @property
     def freshness(self) -> Age:
         """Age of the oldest byte of all journals that the table lacks."""
-        # The worst journal decides: a lower bound of one is a lower bound of all, but an upper bound needs
-        # those of all.
+        # The worst journal decides. The lower bound of any journal is a lower bound for the group, but an
+        # upper bound needs the upper bounds of all.
         ages = [journal.age for journal in self.journals if journal.status.end is not None]
         least = [age.least_ms for age in ages if age.least_ms is not None]
         return Age(max(least, default=None), _largest([age.most_ms for age in ages]))
@@ -201,14 +201,14 @@ class GroupLag:
     @property
     def loss_in_ms(self) -> int | None:
         """Time until unread bytes of any journal may be pruned."""
-        # None means that nothing will be lost, so the others decide.
+        # None means that the journal loses nothing, so the others decide.
         losses = [journal.loss_in_ms for journal in self.journals]
         return min((loss_ms for loss_ms in losses if loss_ms is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Alarms:
-    """Thresholds in addition to the verdicts, for service levels; None for no threshold.
+    """Thresholds for service levels, in addition to the verdicts; None for no threshold.
 
     Burrow's verdicts need no threshold and suffice for most users. An alarm is raised only if a number is
     certainly beyond its threshold, so the lower bound of an age counts.
@@ -218,11 +218,11 @@ class Alarms:
     """
 
     max_lag_bytes: int | None = None
-    """Maximum lag of all journals together."""
+    """Maximum total lag of all journals, in bytes."""
     max_age_ms: int | None = None
-    """Maximum age of the oldest byte that the table lacks."""
+    """Maximum age of the oldest byte that the table lacks, in milliseconds."""
     min_loss_in_ms: int | None = None
-    """Minimum time until unread bytes may be pruned."""
+    """Minimum time until unread bytes may be pruned, in milliseconds."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -236,7 +236,7 @@ class Alarms:
         lag_bytes, age_ms = lag.lag_bytes, lag.freshness.least_ms
         if self.max_lag_bytes is not None and lag_bytes is not None and lag_bytes > self.max_lag_bytes:
             lines.append(f"lag_bytes={lag_bytes} above {self.max_lag_bytes}")
-        # The lower bound. An alarm that may be false wakes somebody up for nothing.
+        # The lower bound, because a false alarm wakes somebody up for nothing.
         if self.max_age_ms is not None and age_ms is not None and age_ms > self.max_age_ms:
             lines.append(f"age_ms={age_ms} above {self.max_age_ms}")
         if self.min_loss_in_ms is not None:
@@ -253,12 +253,12 @@ NO_ALARMS = Alarms()
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """Return the sum of the known values; None if there is none."""
+    """Return the sum of the known values; None if no value is known."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) if numbers else None
 
 
 def _largest(values: Sequence[int | None]) -> int | None:
-    """Return the largest value; None if a value is unknown, or there is none."""
+    """Return the largest value; None if a value is unknown or there are no values."""
     numbers = [value for value in values if value is not None]
     return max(numbers) if numbers and len(numbers) == len(values) else None

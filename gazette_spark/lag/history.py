@@ -1,6 +1,6 @@
-"""The committed offsets and the write heads over time: the state behind the verdicts.
+"""Keeps the committed offsets and write heads over time, on which the verdicts are based.
 
-A :class:`History` answers the requests of Burrow's storage, each with a method, and by the same rules. For
+A :class:`History` has a method for each request of Burrow's storage, with the same rules. For
 each partition it keeps rings of the last write heads, and of the last commits of each group. A commit counts
 only if the partition's write head is known, so heads must be added first.
 
@@ -8,7 +8,7 @@ A group that has been silent for ``expire_group_s`` is forgotten, but only when 
 deleted topic remain, without partitions if it was their only topic.
 
 Not thread-safe: share it only under a lock. Times are arguments, in milliseconds since 1970. If the clock is
-set back, a commit only appears younger.
+set back, commits only appear younger.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gazette_spark.lag.rules import GroupStatus, OffsetCommit, PartitionWindow, 
 MAX_INT64 = 2**63 - 1
 
 MAX_PARTITIONS = 1_000_000
-"""Maximum number of partitions of a topic. A larger number is a mistake, and its answer would be as long."""
+"""Maximum number of partitions of a topic. A larger number is a mistake, and would make huge answers."""
 
 
 MAX_CACHED = 100_000
@@ -45,13 +45,13 @@ class HistoryOptions:
     intervals: int = 10
     """Number of slots of each ring."""
     min_distance_s: int = 0
-    """Seconds between two commits below which the later one replaces the earlier one."""
+    """Minimum number of seconds between two commits; one that follows sooner replaces the earlier one."""
     expire_group_s: int = 604_800
     """Age in seconds from which commits are refused, and groups without a younger commit are forgotten."""
     group_allowlist: str = ""
-    """Regular expression in Python's syntax, searched in a group's name; other groups are ignored."""
+    """Regular expression in Python's syntax. Groups whose names do not contain a match are ignored."""
     group_denylist: str = ""
-    """Regular expression, searched in a group's name; matching groups are ignored."""
+    """Regular expression. Groups whose names contain a match are ignored."""
 
     def __post_init__(self) -> None:
         _at_least("intervals", self.intervals, 1)
@@ -126,13 +126,13 @@ class History:
                 out of range.
         """
         cluster_state = self._clusters.get(cluster)
-        # Every method answers an unknown cluster so: Burrow logs a warning, and drops the request.
+        # As Burrow, which logs a warning, every method drops requests for an unknown cluster.
         if cluster_state is None:
             return RingOutcome.UNKNOWN_CLUSTER
         _check_offset(offset)
         _check_int64("timestamp", timestamp_ms)
         rings = cluster_state.heads.get(topic, [])
-        # Burrow never shortens a topic: partitions that are gone keep their rings until the topic is deleted.
+        # As in Burrow, deleted partitions keep their rings until the topic is deleted.
         count = max(partition_count, len(rings))
         if not 0 <= partition < count or count > MAX_PARTITIONS:
             raise InputError(
@@ -219,19 +219,18 @@ class History:
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
             return RingOutcome.UNKNOWN_CLUSTER
-        # The checks come in Burrow's order, because the outcome of a commit that fails two of them is the
-        # first.
+        # The checks are in Burrow's order, because the first failed check determines the outcome.
         if timestamp_ms < self._oldest_ms(now_ms):
             return RingOutcome.EXPIRED
         if not self.options.accepts(group):
             return RingOutcome.GROUP_REFUSED
         if cluster_state.head(topic, partition) is None:
             return RingOutcome.NO_BROKER_OFFSET
-        # Only now: a commit that is dropped must not create its group.
+        # Only after the checks, because a commit that is dropped must not create its group.
         group_state = cluster_state.groups.setdefault(group, _Group())
         place = self._partition(cluster_state, group_state, topic, partition)
         assert place.commits is not None
-        # Of this partition. A late commit does not make a group look alive.
+        # The newest of this partition. A late commit must not make a group look alive.
         if place.commits.is_newest(order):
             group_state.last_commit_ms = timestamp_ms
         lag = None if head is None else max(0, head - offset)
@@ -280,7 +279,7 @@ class History:
             return RingOutcome.UNKNOWN_CLUSTER
         for group in cluster_state.groups.values():
             if partition < len(partitions := group.topics.get(topic, [])):
-                # An empty one in its place, because the numbers behind it must not move.
+                # An empty partition replaces it, because the numbers of later partitions must not change.
                 partitions[partition] = _Partition()
         if partition < len(rings := cluster_state.heads.get(topic, [])):
             rings[partition] = BrokerRing(self.options.intervals)
@@ -313,8 +312,8 @@ class History:
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None or topic not in cluster_state.heads:
             return None
-        # As in Burrow, partitions without an offset are left out, so the index in this list is not the
-        # partition.
+        # As in Burrow, partitions without an offset are omitted, so an index in this list is not the number
+        # of the partition.
         return [ring.newest for ring in cluster_state.heads[topic] if ring.newest is not None]
 
     def newest_head(self, cluster: str, topic: str, partition: int) -> int | None:
@@ -323,7 +322,7 @@ class History:
         return cluster_state.head(topic, partition) if cluster_state else None
 
     def last_commit(self, cluster: str, group: str, topic: str, partition: int) -> OffsetCommit | None:
-        """Return a group's newest commit of a partition; None without one."""
+        """Return a group's newest commit of a partition, or None."""
         cluster_state = self._clusters.get(cluster)
         group_state = cluster_state.groups.get(group) if cluster_state else None
         partitions = group_state.topics.get(topic, []) if group_state else []
@@ -354,7 +353,7 @@ class History:
         """Return a group's newest commits as (topic, partition, offset); see :meth:`fetch_consumer`."""
         cluster_state = self._clusters.get(cluster)
         group_state = cluster_state.groups.get(group) if cluster_state else None
-        # Without forgetting the group, which is a matter of Burrow's requests.
+        # Does not forget an expired group; only Burrow's requests do.
         if group_state is None or self._oldest_ms(now_ms) > group_state.last_commit_ms:
             return []
         return [
@@ -405,7 +404,7 @@ class History:
             or self._oldest_ms(now_ms) <= group_state.last_commit_ms
         ):
             return group_state
-        # Burrow forgets an expired group only when somebody asks for it.
+        # As in Burrow, an expired group is forgotten when it is requested.
         del cluster_state.groups[group]
         return None
 
@@ -417,7 +416,7 @@ class History:
         partitions = group.topics.setdefault(topic, [])
         if index >= len(partitions):
             missing = len(cluster.heads[topic]) - len(partitions)
-            # All that the topic has, because Burrow lists them without gaps.
+            # All partitions of the topic, because Burrow lists them without gaps.
             partitions += [_Partition() for _ in range(missing)]
         state = partitions[index]
         if state.commits is None:
@@ -451,24 +450,24 @@ class Evaluator:
     def status(self, cluster: str, group: str, *, now_ms: int) -> GroupStatus:
         """Return a group's verdict with all partitions, cached or new.
 
-        A cached verdict from the future is replaced, because the clock was set back and the verdict might
-        never expire.
+        A cached verdict from the future is replaced: the clock was set back, and the verdict might never
+        expire.
         """
         cached = self._cached.get((cluster, group))
-        # Also "not found" is cached, as in Burrow: a group appears up to ten seconds late.
+        # As in Burrow, "not found" is also cached, so a new group may appear up to ten seconds late.
         if cached and 0 <= now_ms - cached[0] < self._expire_ms:
             return cached[1]
         columns = self._history.fetch_columns(cluster, group, now_ms=now_ms)
-        # The columns are fast, and the rules for single partitions are the definition. Times that would
-        # overflow go by the definition.
+        # The rules for single partitions are the definition; the columns are faster. Times that would
+        # overflow use the definition.
         if columns is not None and columns.fits and abs(now_ms) < MAX_TIME_MS:
             verdict = evaluate_columns(cluster, group, columns, now_ms, self._thresholds)
         else:
             windows = windows_of(self._history.fetch_consumer(cluster, group, now_ms=now_ms))
             verdict = evaluate_group(cluster, group, windows, now_ms, self._thresholds)
         if len(self._cached) >= MAX_CACHED:
-            # All at once, which costs one evaluation each. An order of use would cost something with each
-            # request.
+            # Clearing everything costs one more evaluation per entry. Tracking the order of use would add a
+            # cost to each request.
             self._cached.clear()
         self._cached[cluster, group] = (now_ms, verdict)
         return verdict
@@ -485,7 +484,7 @@ def _window(cluster: _Cluster, topic: str, index: int, partition: _Partition) ->
     heads = cluster.heads[topic][index].offsets if topic in cluster.heads else []
     ring = partition.commits
     last = ring.newest if ring is not None else None
-    # A head that was polled before the commit may be below it. That is no lag.
+    # A head that was polled before the commit may be below it. Then the lag is 0.
     behind = max(0, heads[-1] - last.offset) if heads and last else 0
     return PartitionWindow(
         topic,

@@ -1,7 +1,7 @@
-"""The incidents of the last days: when a group was in trouble, how bad it was, and for how long.
+"""Keeps the incidents of the last days: when a group was in trouble, how badly, and for how long.
 
-They are in memory, so they begin with the monitor. :mod:`gazette_spark.lag.notifier` sends notices, which a
-receiver can keep.
+They are only in memory and do not survive the monitor. :mod:`gazette_spark.lag.notifier` sends notices, which
+a receiver can store.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ MAX_INCIDENTS = 500
 
 @dataclass(slots=True)
 class PastIncident:
-    """A time in which a group was WARN or ERR, or had an alarm."""
+    """A period in which a group was WARN or ERR, or had an alarm."""
 
     group: str
     begin_ms: int
     end_ms: int | None
-    """When it ended; None while it lasts."""
+    """Time at which it ended; None while it lasts."""
     status: Status
-    """The worst verdict of that time: OK if there was an alarm only."""
+    """Worst verdict of the period; OK if there were only alarms."""
     alarms: tuple[str, ...]
-    """Thresholds that were exceeded first."""
+    """The first alarms that were raised."""
 
 
 class IncidentLog:
     """Keeps the incidents of all groups. Not thread-safe.
 
     Args:
-        alarms: Thresholds that make an incident, in addition to the verdicts.
+        alarms: Thresholds that start an incident, in addition to the verdicts.
     """
 
     def __init__(self, alarms: Alarms) -> None:
@@ -49,11 +49,11 @@ class IncidentLog:
         return f"IncidentLog(open={sorted(self._open)}, ended={len(self._ended)})"
 
     def observe(self, lags: Mapping[str, GroupLag], now_ms: int) -> None:
-        """Update the incidents with the lag of all groups. A group without a verdict stays as it was."""
+        """Update the incidents with the lag of all groups. A group without a verdict is left unchanged."""
         for group, lag in lags.items():
             status, alarms = lag.verdict.status, tuple(self._alarms.raised(lag))
             incident = self._open.get(group)
-            # No verdict is no recovery: an incident goes on while a feed cannot be read.
+            # A missing verdict is not a recovery: an incident continues while a feed cannot be read.
             if status == Status.NOTFOUND:
                 continue
             if status < Status.WARN and not alarms:
@@ -61,10 +61,10 @@ class IncidentLog:
             elif incident is None:
                 self._open[group] = PastIncident(group, now_ms, None, status, alarms)
             else:
-                # The worst of the whole time, because that is what people ask for afterwards.
+                # The worst verdict of the whole period, because that matters afterwards.
                 incident.status = max(incident.status, status)
                 incident.alarms = incident.alarms or alarms
-        # The group was forgotten, so nothing would ever end its incident.
+        # These groups were forgotten, so nothing else would end their incidents.
         for group in self._open.keys() - lags.keys():
             self._end(group, now_ms)
         oldest_ms = now_ms - SPAN_MS
@@ -72,7 +72,7 @@ class IncidentLog:
         del self._ended[: len(self._ended) - MAX_INCIDENTS]
 
     def newest_first(self) -> Iterable[PastIncident]:
-        """Return the incidents: first those that last, then ended ones; the newest first."""
+        """Return the open incidents, then the ended ones, each with the newest first."""
         lasting = sorted(self._open.values(), key=lambda incident: -incident.begin_ms)
         return [*lasting, *reversed(self._ended)]
 

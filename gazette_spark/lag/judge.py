@@ -1,4 +1,4 @@
-"""One verdict about one query, for a program that looks once: a job that fails if the query is behind."""
+"""Judges a query once, for jobs that fail if the query is behind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def judge_query(
             ``table`` is only a name.
 
     Returns:
-        The verdict, the bytes behind, and both for each journal.
+        The verdict and the lag in bytes, in total and for each journal.
 
     Raises:
         InputError: the table or the write heads cannot be read, the table has no ledger, or ``app_id`` is
@@ -52,7 +52,7 @@ def judge_query(
     # A monitor forgets a group that has been silent for a week, but the caller has named this one.
     history = History(HistoryOptions(intervals=commits, expire_group_s=FOREVER_S))
     monitor = Monitor("gazette", history, Evaluator(history, Thresholds()))
-    # Heads first: a commit that lands between the two looks would be ahead of the heads, which is no lag.
+    # Read the heads first. A commit between the two reads is then ahead of the heads, and its lag is 0.
     ledger = TableFeed(table, fetch=fetch)
     at = now_ms()
     if failures := poll_all([HeadFeed(client, selector), ledger], monitor, at):

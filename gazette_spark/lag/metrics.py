@@ -1,4 +1,4 @@
-"""The table of lag metrics, and everything that is derived from it.
+"""Defines the table of lag metrics, and everything derived from it.
 
 Each row of :data:`METRICS` has the metric's name for Prometheus, its key in the JSON of ``/gazette/v1``, its
 column on the page and in ``lag show``, its value, and one sentence of help. Burrow's own metrics keep their
@@ -29,7 +29,7 @@ class Level(Enum):
     HEAD = ("cluster", "topic", "partition")
     GROUP = ("cluster", "consumer_group")
     JUDGED = ("cluster", "consumer_group", "")
-    """A group with a verdict. ``""`` stands for no label."""
+    """A group with a verdict. ``""`` is not a label."""
     PARTITION = ("cluster", "consumer_group", "topic", "partition")
     """A journal of a group, with Burrow's labels."""
     JOURNAL = ("cluster", "consumer_group", "journal")
@@ -50,9 +50,9 @@ class Kind(Enum):
     AGE = "age"
     """Bounds of an age: two samples with the label ``bound``."""
     OPEN = "open"
-    """A summary of open transactions: their number."""
+    """Number of open transactions in a summary."""
     OPEN_FOR = "open for"
-    """The same summary: the age of the oldest one."""
+    """Age of the oldest open transaction in the same summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Metric:
                 return value
 
     def for_page(self) -> dict[str, Any]:
-        """Return the data with which the page shows the metric."""
+        """Return the page's description of the metric."""
         return {
             "key": self.key,
             "column": self.column,
@@ -126,7 +126,7 @@ class Metric:
         }
 
     def cell(self, row: Mapping[str, Any]) -> str:
-        """Return the cell of a column from the JSON of a journal."""
+        """Return the text of a column's cell from the JSON of a journal."""
         value = row[self.key]
         if value is None or (self.only_behind and not row["lag_bytes"]):
             return "-"
@@ -155,7 +155,7 @@ def _burrow_offset(journal: JournalLag) -> int | None:
 
 def _unknown_journals(lag: GroupLag) -> int | None:
     totals = lag.totals
-    # Without a feed of states, nothing is known of any journal, and the number is left out.
+    # Without a feed of states, nothing is known about any journal, so the number is omitted.
     return len(totals.open_unknown) if totals.open_counts or totals.open_unknown else None
 
 
@@ -165,9 +165,9 @@ METRICS: tuple[Metric, ...] = (
            lambda monitor: monitor.heads_failure is None,
            "Whether all write heads could be read at the last poll."),
     Metric(Level.CLUSTER, Kind.DURATION, "gazette_lag_heads_read_timestamp_seconds", "", "",
-           lambda monitor: monitor.heads_ms, "When all write heads were read last."),
+           lambda monitor: monitor.heads_ms, "Time at which all write heads were last read."),
     Metric(Level.FEED, Kind.DURATION, "gazette_lag_feed_read_timestamp_seconds", "", "",
-           lambda feed: feed.read_ms, "When a feed was read last."),
+           lambda feed: feed.read_ms, "Time at which a feed was last read."),
     Metric(Level.HEAD, Kind.BYTES, "burrow_kafka_topic_partition_offset", "", "",
            lambda head: head, "Write head of a journal."),
     Metric(Level.GROUP, Kind.COUNT, "gazette_lag_feed_up", "", "",
@@ -185,12 +185,12 @@ METRICS: tuple[Metric, ...] = (
            "Journals that were deleted and created again since a table read them."),
     Metric(Level.JUDGED, Kind.SPEED, "gazette_lag_read_bytes_per_second", "read_bytes_per_s", "read",
            lambda lag: lag.read_bytes_per_s,
-           "How fast a group reads: the sum over its journals, each over the window of its last commits."),
+           "Reading speed of a group: the sum over its journals, each over the window of its last commits."),
     Metric(Level.JUDGED, Kind.SPEED, "gazette_lag_append_bytes_per_second", "append_bytes_per_s", "appended",
            lambda lag: lag.append_bytes_per_s,
-           "How fast a group's journals grow: the sum over them, in the same windows."),
+           "Growth of a group's journals: their sum, over the same windows."),
     Metric(Level.JUDGED, Kind.AGE, "gazette_lag_freshness_seconds", "freshness", "oldest unread",
-           lambda lag: lag.freshness, "Age of the oldest byte that a table lacks: at least, at most."),
+           lambda lag: lag.freshness, "Bounds of the age of the oldest byte that a table lacks."),
     Metric(Level.JUDGED, Kind.DURATION, "", "catch_up_ms", "caught up in",
            lambda lag: lag.catch_up_ms, "Time until a group has caught up in all journals.",
            only_behind=True),
@@ -225,12 +225,12 @@ METRICS: tuple[Metric, ...] = (
            only_behind=True),
     Metric(Level.JOURNAL, Kind.AGE, "gazette_lag_age_seconds", "lag_age", "oldest unread",
            lambda journal: journal.age,
-           "Bounds of the age of the oldest uncommitted byte: Gazette stores no time for a byte."),
+           "Bounds of the age of the oldest uncommitted byte. Gazette does not store times of bytes."),
     Metric(Level.JOURNAL, Kind.SPEED, "", "read_bytes_per_s", "read",
            lambda journal: journal.read_bytes_per_s,
-           "How fast the group reads the journal, over the window of its last commits."),
+           "Reading speed of the group in the journal, over the window of its last commits."),
     Metric(Level.JOURNAL, Kind.SPEED, "", "append_bytes_per_s", "appended",
-           lambda journal: journal.append_bytes_per_s, "How fast the journal grows, over the same window."),
+           lambda journal: journal.append_bytes_per_s, "Growth of the journal, over the same window."),
     Metric(Level.JOURNAL, Kind.DURATION, "gazette_lag_catch_up_seconds", "catch_up_ms", "caught up in",
            lambda journal: journal.catch_up_ms,
            "Time until the lag is 0 at the current speeds; unknown if the group has stopped or is slower.",
@@ -240,7 +240,7 @@ METRICS: tuple[Metric, ...] = (
            "Time until unread bytes may be pruned, by the journal's retention and at the current speed."),
     Metric(Level.JOURNAL, Kind.OPEN, "", "open_transactions", "open",
            lambda journal: journal.opened,
-           "Open transactions at the end of the commits, age of the first one, and bytes since its begin."),
+           "Open transactions at the end of the commits, age of the first one, and bytes since its start."),
     Metric(Level.JOURNAL, Kind.OPEN_FOR, "", "open_transactions", "open for",
            lambda journal: journal.opened, "Age of the open transaction that begins first."),
     Metric(Level.TRANSACTIONS, Kind.COUNT, "gazette_lag_open_transactions", "", "",
@@ -250,7 +250,7 @@ METRICS: tuple[Metric, ...] = (
            "Minimum age of the open transaction that begins first."),
     Metric(Level.TRANSACTIONS, Kind.BYTES, "gazette_lag_open_transaction_bytes", "", "",
            lambda opened: opened.oldest and opened.oldest.held_bytes,
-           "Bytes since the begin of that transaction, which must be kept until it ends."),
+           "Bytes since the start of that transaction, which must be kept until it ends."),
     Metric(Level.GAPS, Kind.BYTES, "gazette_lag_gap_bytes_total", "", "",
            lambda gap_bytes: gap_bytes,
            "Missing bytes that batches skipped, according to a table's ledger, even if accepted.",
@@ -300,7 +300,7 @@ def exposition(monitor: Monitor, now_ms: int) -> bytes:
 
 
 def _everything(monitor: Monitor, now_ms: int) -> Iterator[tuple[Level, object, tuple[str, ...]]]:
-    """Yield every measured subject, with its labels after the cluster."""
+    """Yield every measured subject, with its labels except the cluster."""
     yield Level.CLUSTER, monitor, ()
     for feed in monitor.feeds():
         yield Level.FEED, feed, (feed.name,)
@@ -345,7 +345,7 @@ def transaction_json(opened: OpenSince, age: Age | None) -> dict[str, Any]:
 
 
 def age_text(least_ms: int | None, most_ms: int | None) -> str:
-    """Return the bounds of an age as text. A bound of 0 has no meaning.
+    """Return the bounds of an age as text. A bound of 0 is ignored.
 
     >>> age_text(0, 0), age_text(0, None), age_text(65_000, None), age_text(65_000, 90_000), age_text(0, 9000)
     ('-', '-', '>65s', '65s-90s', '<9s')
@@ -357,7 +357,7 @@ def age_text(least_ms: int | None, most_ms: int | None) -> str:
 
 
 def duration_text(milliseconds: int | None) -> str:
-    """Return a time in its largest fitting unit.
+    """Return a duration in its largest fitting unit.
 
     >>> duration_text(1500), duration_text(600_000), duration_text(7_300_000), duration_text(None)
     ('2s', '10m', '2.0h', '-')

@@ -1,4 +1,4 @@
-"""The state of a running monitor: Burrow's history of one cluster, with estimates and lag over time.
+"""Keeps the state of a running monitor: Burrow's history of one cluster, estimates, and lag over time.
 
 Feeds report write heads and commits to a :class:`Monitor`, and callers request verdicts, estimates and the
 lag over time. Burrow's requests go to its ``history`` and ``evaluator``.
@@ -50,11 +50,11 @@ GROUP_STEP_MS, GROUP_SPAN_MS = 60_000, 24 * HOUR_MS
 """Resolution and length of a group's chart. A journal's chart has an hour in steps of 20 seconds."""
 
 MAX_MARKS = 1500
-"""Maximum number of commits that a group's charts mark: a day of one a minute."""
+"""Maximum number of commits that a group's charts mark, enough for a day with one per minute."""
 
 LEVEL_MS = 600_000
-"""Milliseconds of silence before the monitor's first round up to which a query counts as caught up, if it was
-at its last batch.
+"""Maximum silence before the monitor's first round, in milliseconds, with which a query that had caught up at
+its last batch counts as caught up.
 
 A running monitor knows from the write heads when bytes arrived. A monitor that has just started does not.
 """
@@ -65,9 +65,9 @@ NO_HEADS = "no write head has been read yet"
 class Topics:
     """Journals as Burrow's topics and partitions. Not thread-safe.
 
-    A topic is a prefix of journals, or a named selector; a partition is one journal of it. Burrow numbers
-    partitions, but journals have names. So journals are numbered when they are first seen: those seen
-    together in the order of their names, later ones after them. While the monitor runs, no number is reused.
+    A topic is a prefix of journals, or a named selector; a partition is one of its journals. Burrow numbers
+    partitions, but journals have names. So journals are numbered when they are first seen. Journals that are
+    seen together are numbered by name. While the monitor runs, no number is reused.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Topics:
             journals: Names of journals, in any order.
             topic: Topic of the journals; if None, each belongs to the topic of its prefix.
         """
-        # Sorted, so that a monitor that is started again gives the same numbers to the same listing.
+        # Sorted, so that a restarted monitor assigns the same numbers to the same listing.
         for journal in sorted(set(journals) - self._places.keys()):
             where = prefix_of(journal) if topic is None else topic
             numbered = self._journals.setdefault(where, [])
@@ -113,8 +113,8 @@ class Topics:
 def prefix_of(journal: str) -> str:
     """Return a journal's prefix as the name of a topic, or the name of a journal without a prefix.
 
-    Dots replace slashes: clients of Burrow put a topic's name into a URL, and few of them escape it. Prefixes
-    that differ in nothing else are one topic.
+    Dots replace slashes, because clients of Burrow put a topic's name into a URL, and few of them escape it.
+    Prefixes that differ only in dots and slashes are one topic.
 
     >>> prefix_of("shop/orders/part-000")
     'shop.orders'
@@ -132,7 +132,7 @@ class _Step(NamedTuple):
     timestamp_ms: int
     offset: int
     head: int | None
-    """Write head at the time ``head_ms``, as the committer saw it."""
+    """Write head that the committer saw."""
     planned_ms: int | None
     """Time at which the committer saw the head."""
 
@@ -143,7 +143,7 @@ def _group_series() -> LagSeries:
 
 @dataclass(slots=True)
 class GroupCharts:
-    """A group over the last day."""
+    """Charts of a group over the last day."""
 
     lag: LagSeries = field(default_factory=_group_series)
     """Lag in bytes."""
@@ -174,9 +174,9 @@ class _GroupState:
     series: dict[str, LagSeries] = field(default_factory=dict)
     """The lag of each journal over the last hour."""
     timelines: dict[str, HeadTimeline] = field(default_factory=dict)
-    """The write heads of its history, until the monitor has them."""
+    """Write heads from its commits, until the monitor has taken them."""
     waiting: dict[str, list[_Step]] = field(default_factory=dict)
-    """The last steps in journals without a known write head, which the history does not accept."""
+    """Last steps in journals without a known write head, which the history does not accept yet."""
     totals: GroupTotals = field(default_factory=GroupTotals)
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
 
@@ -188,7 +188,7 @@ class Monitor:
         cluster: Name of the cluster.
         history: History of that cluster, to which the monitor adds.
         evaluator: Evaluator of that history.
-        stale_after_ms: Age of the last round of all feeds from which values are stale; None for never.
+        stale_after_ms: Age of the last round of all feeds above which values are stale; None for never.
         alarms: Thresholds in addition to the verdicts.
     """
 
@@ -207,9 +207,9 @@ class Monitor:
         self.history = history
         self.evaluator = evaluator
         self.topics = Topics()
-        # One lock for all: a request that saw a new head with an old commit would show a lag that never was.
+        # One lock for everything. Otherwise a request could combine a new head with an old commit.
         self.lock = threading.Lock()
-        # By journal and not by group, because several groups may read one journal.
+        # By journal, not by group, because several groups may read one journal.
         self._timelines: dict[str, HeadTimeline] = {}
         self._heads: dict[str, int] = {}
         self._created: dict[str, int] = {}
@@ -228,7 +228,7 @@ class Monitor:
     @property
     def heads_failure(self) -> str | None:
         """Reason why write heads cannot be read at present; None if they can."""
-        # Without heads every lag is out of date, whichever group it is of.
+        # Without heads, the lags of all groups are out of date.
         failures = [feed.failure for feed in self._feeds.values() if feed.of_heads and feed.failure]
         if failures:
             return "; ".join(dict.fromkeys(failures))
@@ -239,12 +239,12 @@ class Monitor:
         """Time at which all write heads were last read; None if they never were."""
         feeds = [feed.read_ms for feed in self._feeds.values() if feed.of_heads]
         times = [read_ms for read_ms in feeds if read_ms is not None]
-        # The oldest of the feeds: one that is read cannot hide one that is not.
+        # The oldest time, so that a feed that is read cannot hide one that is not.
         return self._heads_ms if not feeds else min(times) if len(times) == len(feeds) else None
 
     @property
     def looked_ms(self) -> int | None:
-        """Begin of the last round of all feeds; None before the first."""
+        """Start of the last round of all feeds; None before the first."""
         return self._looked_ms
 
     @property
@@ -269,7 +269,7 @@ class Monitor:
         """Record that a feed was read, or why it could not be read, which makes its values stale."""
         with self.lock:
             before = self._feeds.get(name)
-            # A failure leaves the time of the last success, which says how old the values are.
+            # A failure keeps the time of the last success, which shows how old the values are.
             read_ms = now_ms if failure is None else before.read_ms if before else None
             self._feeds[name] = FeedState(name, tuple(groups), of_heads, read_ms, failure)
 
@@ -277,14 +277,14 @@ class Monitor:
         """Record that every feed was polled again, and add to each group's charts and to the incidents."""
         with self.lock:
             self._looked_ms = now_ms
-            # All groups at one time, so that a chart of several has points at the same places.
+            # The same time for all groups, so that their charts have points at the same times.
             lags = {name: self._lag(name, now_ms) for name in self._groups}
             for name, lag in lags.items():
                 self._follow(name, lag, now_ms)
             self._incidents.observe(lags, now_ms)
 
     def incidents(self) -> list[PastIncident]:
-        """Return the incidents of the last days, those that last first, and the newest first."""
+        """Return the incidents of the last days: the open ones, then the ended ones, each newest first."""
         with self.lock:
             return [replace(incident) for incident in self._incidents.newest_first()]
 
@@ -301,12 +301,12 @@ class Monitor:
             heads: Write heads by journal.
             now_ms: The current time.
             topic: Topic of new journals; if None, each belongs to the topic of its prefix.
-            created: Etcd revisions of their creation, if known.
+            created: Etcd revisions at which the journals were created, if known.
         """
         with self.lock:
             self._heads_ms = now_ms
             self._created.update(created or {})
-            # Before any place is asked for: journals of one listing are numbered in the order of their names.
+            # Before the first call of place, so that the journals of one listing are numbered by name.
             self.topics.add(heads, topic)
             for journal, head in heads.items():
                 place, partition = self.topics.place(journal)
@@ -317,8 +317,8 @@ class Monitor:
                 self._timelines.setdefault(journal, HeadTimeline()).add(head, now_ms)
             self._heads.update(heads)
             for name, state in self._groups.items():
-                # Commits of a journal whose head was not known when they were read. The history takes no
-                # commit without a head, as Burrow's does not.
+                # Add commits that had to wait for the head of their journal. As in Burrow, the history
+                # accepts no commit without a head.
                 for journal in state.waiting.keys() & heads.keys():
                     steps = state.waiting.pop(journal)
                     for step in steps:
@@ -347,13 +347,13 @@ class Monitor:
                 for name, group in self._groups.items():
                     group.series.pop(journal, None)
                     if (last := self.history.last_commit(self.cluster, name, *place)) is not None:
-                        # Kept as a waiting commit: the journal is reported as unlisted, and if it comes back,
-                        # the group's offset is still known.
+                        # Kept as a waiting commit, so that the journal is reported as unlisted, and the
+                        # group's offset is still known if it comes back.
                         group.waiting[journal] = [_Step(-1, last.timestamp_ms, last.offset, None, None)]
                 self.history.delete_partition(self.cluster, *place)
             for topic in self.topics.names():
                 journals = (self.topics.journal(topic, at) for at in range(self.topics.count(topic)))
-                # Burrow deletes topics, and here a topic is a set of journals that come and go one by one.
+                # Burrow deletes whole topics, but journals are deleted one by one.
                 if not any(journal in self._heads for journal in journals):
                     self.history.delete_topic(self.cluster, topic)
 
@@ -370,13 +370,13 @@ class Monitor:
 
         The monitor was not watching when the older steps were made, nor when any step of a group's first call
         was made. Their lags are those that the query recorded when it planned them. Without such records,
-        only the newest step has a lag, to the newest write head. So reading a history fills the ring without
-        invented lags.
+        only the newest step has a lag, which is measured to the newest write head. So a history that is read
+        later adds no false lags.
 
         Raises:
             InputError: a group with this name is known from another ``source``.
         """
-        # Filled without the lock, because the charts of many journals take seconds, and requests would wait.
+        # Built without the lock, because the charts of many journals take seconds, and requests would wait.
         new = _rebuilt(source, commits, now_ms) if self.last_order(group) < 0 else _GroupState()
         with self.lock:
             state = self._groups.setdefault(group, new)
@@ -386,11 +386,11 @@ class Monitor:
                     "give one of them another name, as in NAME=LOCATION"
                 )
             self._take_timelines(state)
-            # Steps of the first call were made before this monitor looked. Today's head is not the head of
-            # then, so they get no lag from it.
+            # Steps of the first call were made before this monitor was watching. The current head is not the
+            # head at that time, so they get no lag from it.
             watched = state.order >= 0
             slots = self.history.options.intervals
-            # Commits are not merged here, so earlier ones would only pass through the ring.
+            # Without a minimum distance, commits are not merged, so earlier ones would drop out of the ring.
             recorded = commits if self.history.options.min_distance_s else commits[-slots:]
             for commit in recorded:
                 newest = commit is commits[-1]
@@ -404,10 +404,10 @@ class Monitor:
                         waiting.append(step)
                         del waiting[:-slots]
             if commits:
-                # Feeds ask for what comes after this, so it never goes back.
+                # Feeds read only what follows this order, so it must never decrease.
                 state.order = max(state.order, commits[-1].order)
                 state.last_commit_ms = commits[-1].timestamp_ms
-                # An entry may leave them out where they have not changed.
+                # An entry may omit fingerprints that have not changed.
                 state.fingerprints = commits[-1].fingerprints or state.fingerprints
             state.charts.marks.extend((commit.timestamp_ms, commit.event) for commit in commits)
             for commit in commits:
@@ -420,10 +420,10 @@ class Monitor:
                         total[gap.journal] = total.get(gap.journal, 0) + gap.end - gap.begin
 
     def _take_timelines(self, state: _GroupState) -> None:
-        """Put the heads that a group's commits recorded before those that this monitor has seen."""
+        """Insert the heads that a group's commits recorded before the heads that this monitor has seen."""
         for journal, past in state.timelines.items():
             seen = self._timelines.get(journal, HeadTimeline())
-            # Another group's commits may have told as much already.
+            # Another group's commits may already have provided earlier heads.
             if seen.begin_ms is None or (past.end_ms is not None and past.end_ms < seen.begin_ms):
                 past.extend(seen)
                 self._timelines[journal] = past
@@ -475,7 +475,7 @@ class Monitor:
         topic, partition = self.topics.place(journal)
         place = (self.cluster, group, topic, partition)
         offset, order, timestamp_ms = step.offset, step.order, step.timestamp_ms
-        # The head of now is the right one for a commit that was made since the last round, and the only one
+        # The current head is right for a commit that was made since the last round, and is the only known one
         # for a commit that recorded none.
         if newest and (watched or step.head is None):
             self.history.add_consumer_offset(
@@ -487,9 +487,9 @@ class Monitor:
             )
             if step.head is not None and step.planned_ms is not None:
                 self._timelines[journal].add_past(step.head, step.planned_ms)
-            # A monitor that has just started has today's head only, so the rule STOP would find no head at
-            # the committed offset, even of a query that was level at its last batch. The head that the query
-            # saw takes that place, if it is recent.
+            # A monitor that has just started has only the current head, so the rule STOP would find no head
+            # at the committed offset, even for a query that had caught up at its last batch. The head that
+            # the query saw is added instead, if it is recent.
             if newest and step.head is not None and now_ms - timestamp_ms <= LEVEL_MS:
                 self.history.add_past_head(self.cluster, topic, partition, step.head, timestamp_ms)
         self.history.add_consumer_owner(*place, owner=group, client_id=journal)
@@ -510,14 +510,14 @@ class Monitor:
             return self._failure(group, now_ms)
 
     def round_failure(self, now_ms: int) -> str | None:
-        """Return a text if the last round of all feeds was too long ago, or None."""
+        """Return a reason if the last round of all feeds was too long ago, or None."""
         looked, limit = self._looked_ms, self.stale_after_ms
         if limit is None or looked is None or now_ms - looked <= limit:
             return None
         return f"the last poll was {(now_ms - looked) // 1000} s ago"
 
     def last_order(self, group: str) -> int:
-        """Return the order of a group's newest step; -1 without a step."""
+        """Return the order of a group's newest step; -1 if it has none."""
         with self.lock:
             return self._groups[group].order if group in self._groups else -1
 
@@ -548,10 +548,10 @@ class Monitor:
             return self._groups[group].charts.lag.points() if group in self._groups else []
 
     def histories(self, group: str) -> dict[str, list[tuple[int, Any]]]:
-        """Return what is known of a group over the last day, as points (milliseconds since 1970, value).
+        """Return a group's charts over the last day, as points (milliseconds since 1970, value).
 
-        The values are bytes of ``lag_history``, milliseconds of ``age_history``, bytes per second of
-        ``read_history`` and ``append_history``, and kinds of ``marks``.
+        The values are bytes in ``lag_history``, milliseconds in ``age_history``, bytes per second in
+        ``read_history`` and ``append_history``, and kinds of events in ``marks``.
         """
         with self.lock:
             charts = self._groups[group].charts if group in self._groups else GroupCharts()
@@ -593,8 +593,8 @@ class Monitor:
             [
                 self._journal_lag(status, now_ms, opened, stale=failure is not None)
                 for status in verdict.partitions
-                # Burrow numbers partitions without gaps. Those that the group has never read have no client
-                # and no line here.
+                # Burrow numbers partitions without gaps. Partitions that the group has never read have no
+                # client, and are omitted.
                 if status.client_id
             ],
             totals,
@@ -607,8 +607,8 @@ class Monitor:
                 for journal, fingerprint in sorted(state.fingerprints.items())
                 if fingerprint.end
                 and 0 not in (self._created.get(journal, 0), fingerprint.create_revision)
-                # Etcd's revision of creation differs, so the journal was deleted and made again under the
-                # same name. 0 on either side is unknown, and proves nothing.
+                # Etcd's revision of creation differs, so the journal was deleted and created again under the
+                # same name. A revision of 0 is unknown and proves nothing.
                 and self._created[journal] != fingerprint.create_revision
             ],
         )
@@ -625,7 +625,7 @@ class Monitor:
         head = self._heads.get(journal)
         if status.end is None or status.start is None or head is None:
             return JournalLag(journal, status, head, opened=opened.get(journal))
-        # The speed of the window only applies to a query that still runs, not to one that has stopped.
+        # The speed of the window only applies while the query still runs.
         speed = read_bytes_per_s((status.start, status.end))
         # No forecast from values that are old, or from a position that went back.
         if stale or status.status == Status.REWIND:
@@ -648,15 +648,15 @@ class Monitor:
             growth,
             catch_up_ms(status.current_lag, speed, growth),
             loss_ms,
-            # A count belongs to exactly this range; one of a moment ago would be wrong by what came since.
+            # A count is only valid for exactly this range, not for a shorter one of a moment ago.
             0 if offset >= head else self._records.get(Unread(journal, offset, head)),
             opened.get(journal),
         )
 
     def _follow(self, name: str, lag: GroupLag, now_ms: int) -> None:
-        """Add a point to a group's charts, an unknown one if its values are stale."""
+        """Add a point to a group's charts, which is unknown if the values are stale."""
         state = self._groups[name]
-        # The verdict may be some seconds old, the positions are not.
+        # Unlike the verdict, which may be some seconds old, the positions are current.
         positions = list(self._positions(name, now_ms))
         if not positions or lag.failure is not None:
             state.charts.add(now_ms, None, lag)
@@ -705,7 +705,7 @@ def _rebuilt(source: str, commits: Sequence[GroupCommit], now_ms: int) -> _Group
 def _replace_open_transactions(
     totals: GroupTotals, transactions: Iterable[JournalTransactions], now_ms: int
 ) -> None:
-    """Replace open transactions. One that was already open keeps its earliest known time."""
+    """Replace the open transactions. A transaction that was already open keeps its earliest known time."""
     before = {(opened.journal, opened.producer, opened.begin): opened for opened in totals.transactions}
     after: dict[tuple[str, str, int], OpenSince] = {}
     totals.open_counts = {}

@@ -1,9 +1,9 @@
-"""Notices about groups in trouble, by Burrow's rules, to a command, a webhook or a mailbox.
+"""Sends notices about groups in trouble to a command, a webhook or a mailbox, by Burrow's rules.
 
 An *incident* of a group begins when its verdict reaches the threshold, and ends when it is below it again. A
-notice is sent at the begin, and again every ``send_interval_s`` unless ``send_once`` is set; and at the end
-if ``send_close`` is set. All notices of an incident have its id. No notice is sent for a group that is no
-longer known.
+notice is sent at the start, again every ``send_interval_s`` unless ``send_once`` is set, and at the end if
+``send_close`` is set. All notices of an incident have its id. No notice is sent for a group that is no longer
+known.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class NotifyOptions:
     """
 
     threshold: Status = Status.WARN
-    """Mildest verdict on a group that sends a notice: WARN or ERR."""
+    """Mildest verdict on a group that starts an incident: WARN or ERR."""
     send_interval_s: int = 60
     send_once: bool = False
     send_close: bool = False
     groups: str = ""
-    """Regular expression that a group's name must contain; an empty one matches all."""
+    """Regular expression that must match a part of a group's name; an empty one matches all."""
 
     def __post_init__(self) -> None:
         try:
@@ -83,7 +83,7 @@ class Notice:
     closed: bool
     verdict: GroupStatus
     alarms: Sequence[str] = ()
-    """Thresholds that are exceeded."""
+    """Alarms that are raised."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON for a command's stdin or a webhook's body."""
@@ -97,7 +97,7 @@ class Notice:
         }
 
     def variables(self) -> dict[str, str]:
-        """Return the values that a template may name."""
+        """Return the values that a template may use."""
         journals = [
             f"{part.client_id} {part.status.name}" for part in bad_partitions(self.verdict.partitions)
         ]
@@ -138,18 +138,18 @@ def next_incident(
 
     An alarm begins an incident like a verdict at the threshold.
     """
-    # The group is gone, or not read yet. Neither says that it has recovered.
+    # The group is gone, or has not been read yet. Neither means that it has recovered.
     if verdict.status == Status.NOTFOUND:
         return None, None
     if verdict.status < options.threshold and not alarms:
-        # An incident ends without a notice, unless the receiver has asked for the end, too.
+        # An incident ends without a notice, unless the receiver has requested one.
         if incident is None or not options.send_close:
             return None, None
         return None, Notice(incident.id, incident.started_ms, now_ms, closed=True, verdict=verdict)
     if incident is None:
         incident = Incident(new_id(), now_ms, now_ms)
-    # A negative difference is a clock that was set back; without the check, no notice would be sent until it
-    # has caught up.
+    # The difference is negative if the clock was set back. Without the check, no notice would be sent until
+    # the clock has caught up.
     elif options.send_once or 0 <= now_ms - incident.sent_ms < options.send_interval_s * 1000:
         return incident, None
     else:
@@ -163,7 +163,7 @@ Sender = Callable[[Notice], None]
 
 
 class Notifier:
-    """Follows the incidents of all groups. For one thread.
+    """Tracks the incidents of all groups and sends notices. Not thread-safe.
 
     Args:
         options: The conditions for notices.
@@ -188,10 +188,10 @@ class Notifier:
 
     def observe(self, verdict: GroupStatus, now_ms: int, alarms: Sequence[str] = ()) -> None:
         """Update a group's incident with a verdict and its raised alarms, and send due notices."""
-        # Searched, not matched from the begin, as Burrow's lists are.
+        # Searched anywhere in the name, as in Burrow's lists.
         if not re.search(self._options.groups, verdict.group):
             return
-        # Taken out first: a group without an incident leaves nothing behind.
+        # Removed first, so that nothing is stored for a group without an incident.
         before = self._incidents.pop(verdict.group, None)
         incident, notice = next_incident(
             before, verdict, now_ms, self._options, new_id=self._new_id, alarms=alarms
@@ -207,13 +207,14 @@ def _try(sender: Sender, notice: Notice) -> None:
     try:
         sender(notice)
     except (OSError, subprocess.SubprocessError, httpx.HTTPError, smtplib.SMTPException) as error:
-        # Only the type: texts of these errors may have the URL of a webhook, which is a secret.
+        # Only the type, because the texts of these errors may contain the URL of a webhook, which is a
+        # secret.
         kind = type(error).__name__
         log.warning("notice not sent group=%s sender=%r error=%s", notice.verdict.group, sender, kind)
 
 
 class BackgroundSender:
-    """Sends notices with another sender, one after the other on a separate thread. Callers do not wait.
+    """Sends notices with another sender on a separate thread, one at a time. Callers do not wait.
 
     Args:
         sender: The sender that does the work. Its failures are logged.
@@ -228,13 +229,13 @@ class BackgroundSender:
         return repr(self._sender)
 
     def __call__(self, notice: Notice) -> None:
-        """Queue a notice. For one thread."""
-        # At the first notice, because most monitors never send one.
+        """Queue a notice. Not thread-safe."""
+        # Started with the first notice, because most monitors never send one.
         if self._thread.ident is None:
             self._thread.start()
         try:
-            # A receiver that hangs must not hold up the polls: their verdicts would be out of date just when
-            # they matter.
+            # A receiver that hangs must not delay the polls, because verdicts would be out of date when they
+            # matter most.
             self._waiting.put_nowait(notice)
         except queue.Full:
             group = notice.verdict.group
@@ -266,20 +267,20 @@ class CommandSender:
 TEMPLATE_NAMES = tuple(
     Notice("", 0, 0, closed=False, verdict=GroupStatus("", "", Status.OK, 1.0, (), None, 0)).variables()
 )
-"""Names that a template may have."""
+"""Names that a template may use."""
 
 
 def parse_template(text: str) -> Template:
-    """Parse a template, whose ``${name}`` stand for the values of a notice.
+    """Parse a template, in which each ``${name}`` is replaced by a value of a notice.
 
     Raises:
-        OptionError: it has an unknown name, or a ``$`` without a name.
+        OptionError: the template has an unknown name, or a ``$`` without a name.
     """
     template = Template(text)
     expected = f"${{name}} with one of {', '.join(TEMPLATE_NAMES)}; $$ for a dollar sign"
     if not template.is_valid():
         raise OptionError("template", "a $ without a name", expected)
-    # Checked at the start: a name that is wrong would otherwise be noticed with the first incident.
+    # Checked at the start. Otherwise a wrong name would only be noticed with the first incident.
     if unknown := sorted(set(template.get_identifiers()) - set(TEMPLATE_NAMES)):
         raise OptionError("template", f"${{{unknown[0]}}}", expected)
     return template
@@ -287,11 +288,11 @@ def parse_template(text: str) -> Template:
 
 @dataclass(frozen=True)
 class WebhookSender:
-    """Posts a notice to a URL, which may be secret and is never shown. Status 400 or more is a failure.
+    """Posts a notice to a URL, which may be secret and is never shown. A status of 400 or more is a failure.
 
     Args:
-        url: Where to post.
-        template: Body of the request in place of the notice's JSON. Where it is JSON, its values are escaped.
+        url: URL to post to.
+        template: Body of the request in place of the notice's JSON. Values are escaped as in JSON strings.
     """
 
     url: str
@@ -305,7 +306,7 @@ class WebhookSender:
         if self.template is None:
             content = json.dumps(notice.to_json())
         else:
-            # Inside quotes of JSON, a quote or a line break of a value would end the text or the document.
+            # Unescaped quotes or line breaks in a value would make the JSON invalid.
             content = self.template.substitute(
                 {name: json.dumps(value)[1:-1] for name, value in notice.variables().items()}
             )
@@ -328,7 +329,7 @@ class MailSender:
         port: Its port.
         sender: Address of the sender.
         receivers: Addresses of the receivers.
-        user: Name for the server; "" to send without a login.
+        user: User name for the server; "" to send without a login.
         password: Its password, which is never shown.
         tls: Whether to encrypt the connection with STARTTLS. Without it, there is no login.
     """
@@ -346,14 +347,14 @@ class MailSender:
         values = notice.variables()
         mail = EmailMessage()
         verdict = "has recovered" if notice.closed else f"is {values['status']}"
-        # A header has one line, whatever a group is called.
+        # A header must be one line, and a group's name may contain line breaks.
         mail["Subject"] = " ".join(f"[{values['cluster']}] {values['group']} {verdict}".split())
         mail["From"], mail["To"] = self.sender, ", ".join(self.receivers)
         mail.set_content("\n".join(f"{name}: {value}" for name, value in values.items()))
         with smtplib.SMTP(self.host, self.port, timeout=SEND_TIMEOUT_S) as server:
             if self.tls:
-                # With a check of the server's certificate. Without TLS there is no login, so a password never
-                # travels in the clear.
+                # The default context checks the server's certificate. Without TLS there is no login, so that
+                # the password is never sent unencrypted.
                 server.starttls(context=ssl.create_default_context())
                 if self.user:
                     server.login(self.user, self.password)

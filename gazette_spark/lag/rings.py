@@ -1,4 +1,4 @@
-"""The last commits or write heads of a partition: rings with a fixed number of slots.
+"""Keeps the last commits or write heads of a partition in rings with a fixed number of slots.
 
 They are arrays of 64-bit integers, with 40 bytes per commit, because a monitor has many of them.
 """
@@ -19,7 +19,7 @@ FIELDS = 5
 
 
 class RingOutcome(StrEnum):
-    """The outcome of a request to store."""
+    """The outcome of storing a value."""
 
     STORED = "stored"
     """A write head, an owner or a deletion was stored."""
@@ -47,16 +47,16 @@ class BrokerRing:
         self._cells = array("q")
 
     def add(self, offset: int, timestamp_ms: int) -> None:
-        """Add the newest write head, which may be below the previous one."""
+        """Add the newest write head. It may be below the previous one."""
         self._cells.extend((offset, timestamp_ms))
-        # The oldest one falls out. There is no check of order, as in Burrow: a head goes back where a journal
-        # was created again.
+        # The oldest one is dropped. As in Burrow, the order is not checked, because a head goes back when a
+        # journal is created again.
         del self._cells[: -2 * self._slots]
 
     def add_past(self, offset: int, timestamp_ms: int) -> None:
-        """Add a write head from another observer in the order of its time, unless the ring is past it."""
-        # By time, because the head was read before those that are here. Where the ring is full of later ones,
-        # it falls out again at once.
+        """Add a write head from another observer by its time, unless it is older than a full ring."""
+        # By time, because the head was read before those in the ring. If the ring is full of later ones, it
+        # is dropped again below.
         at = bisect_right(self._cells[1::2], timestamp_ms)
         self._cells[2 * at : 2 * at] = array("q", (offset, timestamp_ms))
         del self._cells[: -2 * self._slots]
@@ -95,7 +95,7 @@ class CommitRing:
 
     def slots(self) -> tuple[OffsetCommit | None, ...]:
         """Return all slots: first the unused ones, then the commits, oldest first."""
-        # Burrow's rings have their unused slots first, and share of used slots is what "complete" counts.
+        # As in Burrow, unused slots come first; "complete" is the share of used slots.
         unused = (None,) * (self._slots - len(self))
         return unused + tuple(self._commit(at) for at in range(len(self)))
 
@@ -119,25 +119,25 @@ class CommitRing:
         Args:
             commit: The commit. Its lag counts only if it is the newest, because the write head at an older
                 commit is unknown.
-            order: Number of the commit, 64 bits.
+            order: Number of the commit, a 64-bit integer.
             min_distance_ms: A commit that is less than this after the previous one replaces it, but keeps its
                 time; otherwise commits in quick succession would replace each other forever.
         """
         orders = self._cells[::FIELDS]
         at = bisect_left(orders, order)
         full = len(orders) == self._slots
-        # As in Burrow, a full ring takes nothing that is older than all it has.
+        # As in Burrow, a full ring accepts nothing older than all its commits.
         if full and at == 0:
             return RingOutcome.TOO_OLD
-        # The same commit again, as after a restart of the monitor, or a feed that reads some versions twice.
+        # A feed reported the same commit again, because it reads some versions twice.
         if at < len(orders) and orders[at] == order:
             return RingOutcome.KNOWN
-        # A late commit gets no lag: the head of today says nothing about its time.
+        # A late commit gets no lag, because the head at its time is unknown.
         late = not self.is_newest(order)
         lag = NO_LAG if late or commit.lag is None else commit.lag
         cells = array("q", (order, commit.offset, commit.timestamp_ms, commit.observed_ms, lag))
-        # In a full ring, a late commit after only the oldest one takes the oldest one's slot. The slot before
-        # it in the ring has the newest commit, which cannot be its predecessor. So no commits are merged.
+        # In a full ring, a late commit that directly follows the oldest one takes its slot. The slot before
+        # it in Burrow's ring has the newest commit, which is not its predecessor. So no commits are merged.
         replaces_oldest = late and full and at == 1
         if at > 0 and not replaces_oldest:
             before_ms = self._cells[(at - 1) * FIELDS + 2]

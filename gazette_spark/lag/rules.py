@@ -1,12 +1,12 @@
-"""Burrow's verdicts on windows of commits, reproduced exactly.
+"""Judges windows of commits exactly as Burrow does.
 
 A window is the known state of one partition: its last commits, oldest first, the recent write heads, and its
-current lag. A lag of at most the allowed one is OK. Otherwise the first matching rule decides:
+current lag. A lag up to the allowed lag is OK. Otherwise the first matching rule decides:
 
 ======  ==========================================================================================
 STOP    it has been silent for longer than the window, and no write head in the ring was within
         the allowed lag of its offset, so it is not merely waiting for bytes that have just arrived
-REWIND  an offset is below the previous one, and no later one has reached that again
+REWIND  an offset is below the previous one, and no later offset has reached that one
 OK      at some commit in the window it was not behind
 STALL   it commits, but always the same offset
 WARN    it commits new offsets, but its lag never decreased
@@ -14,11 +14,11 @@ OK      it commits new offsets, and its lag decreased at least once
 ======  ==========================================================================================
 
 The first two rules come before the exception for a commit without lag, because that commit may be old, and a
-rewind is wrong regardless of earlier progress. The others come after it: a query that caught up within the
-window only has little to do. STALL is a worse WARN, with offsets that do not move, so it comes first.
+rewind is wrong regardless of earlier progress. The others come after it, because a query that caught up
+within the window is fast enough. STALL comes before WARN, because it is worse: its offsets do not move.
 
-The numbers follow Burrow if that is visible: completeness is a 32-bit float, a window without any commit
-counts as one slot of its length, and time is compared in whole seconds.
+Visible numbers are computed as in Burrow: completeness is a 32-bit float, a window without any commit counts
+as one slot of its length, and time is compared in whole seconds.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class PartitionWindow:
     def __post_init__(self) -> None:
         used = False
         for slot in self.offset_commits:
-            # A ring fills from its end, so a hole means that the windows come from somewhere else: the rules,
-            # which compare neighbours, would compare commits that are not.
+            # A ring fills from its end, so a window with a hole does not come from a ring. The rules compare
+            # neighbours, and would compare commits that are not neighbours.
             if used and slot is None:
                 raise InputError(
                     f"topic {self.topic!r}, partition {self.partition}: an unused slot follows a commit; "
@@ -102,8 +102,8 @@ class Thresholds:
             raise OptionError("allowed_lag", str(self.allowed_lag), "0 or more")
         if not 0 <= self.minimum_complete <= 1:
             raise OptionError("minimum_complete", str(self.minimum_complete), "a share from 0 to 1")
-        # Both sides of the comparison have to be 32-bit floats. 0.1 as a 64-bit float differs from 1 / 10 in
-        # Burrow's arithmetic, and a window on the limit would get another verdict.
+        # Both sides of the comparison must be 32-bit floats. The 64-bit float 0.1 differs from 1 / 10 in
+        # Burrow's arithmetic, so a window exactly at the limit would get another verdict.
         object.__setattr__(self, "minimum_complete", float32(self.minimum_complete))
 
 
@@ -147,7 +147,7 @@ class GroupStatus:
 
 def float32(number: float) -> float:
     """Return the nearest 32-bit float."""
-    # Python has 64-bit floats only; packing rounds to the nearest of 32 bits, as Go's conversion does.
+    # Python only has 64-bit floats; packing rounds to the nearest 32-bit float, as Go's conversion does.
     rounded: float = struct.unpack("f", struct.pack("f", number))[0]
     return rounded
 
@@ -169,13 +169,13 @@ def evaluate_group(
         thresholds: Thresholds of the verdicts.
     """
     if windows is None:
-        # Burrow's answer: complete, because no partition is incomplete.
+        # As in Burrow, it is complete, because no partition is incomplete.
         return GroupStatus(cluster, group, Status.NOTFOUND, 1.0, (), None, 0)
     partitions = tuple(evaluate_partition(window, now_ms, thresholds) for window in windows)
-    # The numbers of the verdicts are in Burrow's order of severity. A group whose topics were deleted has no
-    # partition, and is OK.
+    # Verdicts are numbered by severity, as in Burrow. A group whose topics were deleted has no partitions and
+    # is OK.
     worst = max((partition.status for partition in partitions), default=Status.OK)
-    # Exactly 1.0, the 32-bit float. It is one only if no slot is unused.
+    # The 32-bit float is exactly 1.0 only if no slot is unused.
     complete = sum(partition.complete == 1.0 for partition in partitions)
     return GroupStatus(
         cluster,
@@ -184,7 +184,7 @@ def evaluate_group(
         min(worst, Status.ERR),
         _share(complete, len(partitions)),
         partitions,
-        # max returns the first of several, and so does Burrow within a topic.
+        # max returns the first of several, as Burrow does within a topic.
         max(partitions, key=lambda partition: partition.current_lag, default=None),
         sum(partition.current_lag for partition in partitions),
     )
@@ -196,7 +196,7 @@ def evaluate_partition(window: PartitionWindow, now_ms: int, thresholds: Thresho
     slots = len(window.offset_commits)
     # A window without any commit has one empty slot, as in Burrow.
     complete = _share(max(len(commits), 1), slots) if slots else 0.0
-    # With fewer commits than minimum_complete asks for, trends say nothing yet, and silence is no alarm.
+    # With fewer commits than minimum_complete requires, neither trends nor silence mean anything yet.
     status = Status.OK
     if commits and complete >= thresholds.minimum_complete:
         status = judge(commits, window.broker_offsets, window.current_lag, now_ms, thresholds.allowed_lag)
@@ -221,32 +221,32 @@ def judge(  # noqa: PLR0911 - the rules in order
     allowed_lag: int,
 ) -> Status:
     """Return the verdict of the first matching rule on one or more commits."""
-    # Everything is read, so it does not matter how long the group has been silent: a quiet journal is no
+    # Everything is read, so it does not matter how long the group has been silent. A quiet journal is not an
     # incident.
     if current_lag <= allowed_lag:
         return Status.OK
     last = commits[-1]
-    # STOP: no commit for longer than the whole window took. The limit follows the group's own pace, so a
-    # query that commits each hour is not stopped after a minute. A head in the ring at or below the committed
-    # offset means that the group was level a moment ago, and only waits for bytes that have just arrived.
+    # STOP: no commit for longer than the whole window took. The limit follows the group's pace, so a query
+    # that commits every hour is not STOP after a minute. A head in the ring at or below the committed offset
+    # means that the group had caught up a moment ago, and has not yet read bytes that have just arrived.
     if is_silent(commits, now_ms) and not any(offset <= last.offset for offset in broker_offsets):
         return Status.STOP
     offsets = [commit.offset for commit in commits]
-    # REWIND: a consumer that reads again from an earlier offset. It counts even where the lag was 0 before,
-    # because rows may be written twice from here on.
+    # REWIND: a consumer reads again from an earlier offset. It counts even if the lag was 0 before, because
+    # rows may be written twice from then on.
     if is_rewound(offsets):
         return Status.REWIND
     # Late commits have no lag, because the head at their time is unknown. They count for offsets only.
     lags = [commit.lag for commit in commits if commit.lag is not None]
-    # The group caught up at least once within the window. What it does after that is its normal work.
+    # The group caught up at least once within the window, so its current lag is normal work.
     if any(lag <= allowed_lag for lag in lags):
         return Status.OK
-    # STALL: it is alive and commits, but the same offset again and again, while bytes are waiting. Also true
-    # for a window of a single commit.
+    # STALL: it commits, but always the same offset, while bytes are waiting. This is also true for a window
+    # of a single commit.
     if all(before == after for before, after in pairwise(offsets)):
         return Status.STALL
-    # WARN: it moves, and falls behind with each commit. One commit with a smaller lag is enough to be OK: the
-    # group may be slow, but is not losing.
+    # WARN: it moves, but its lag never decreases. One commit with a smaller lag is enough to be OK: the group
+    # may be slow, but does not fall behind steadily.
     if all(before <= after for before, after in pairwise(lags)):
         return Status.WARN
     return Status.OK
@@ -255,14 +255,13 @@ def judge(  # noqa: PLR0911 - the rules in order
 def is_silent(commits: Sequence[OffsetCommit], now_ms: int) -> bool:
     """Return whether the time since the last commit exceeds the time from the first to the last."""
     first_ms, last_ms = commits[0].timestamp_ms, commits[-1].timestamp_ms
-    # Burrow's clock has whole seconds. With milliseconds the verdict would come up to a second earlier.
+    # Burrow's clock has whole seconds. With milliseconds, the verdict could be up to a second earlier.
     return now_ms // 1000 * 1000 - last_ms > last_ms - first_ms
 
 
 def is_rewound(offsets: Sequence[int]) -> bool:
-    """Return whether the first step back was never recovered. Later ones do not count."""
-    # Only the first step back is judged, as in Burrow: if it was made up for, later ones do not count,
-    # whatever they are.
+    """Return whether no later offset has reached the one before the first step back."""
+    # As in Burrow, only the first step back counts. Later ones are ignored, even if the first was recovered.
     for at in range(1, len(offsets)):
         if offsets[at] < offsets[at - 1]:
             return max(offsets[at:]) < offsets[at - 1]

@@ -1,4 +1,4 @@
-"""A running monitor: polls its feeds, answers HTTP requests, and sends notices.
+"""Runs a monitor: polls its feeds, answers HTTP requests, and sends notices.
 
 One thread polls, judges and notifies; another one serves. :mod:`gazette_spark.lag.api` decides the HTTP
 answers; the socket and the clock are here.
@@ -36,8 +36,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 REQUEST_TIMEOUT_S = 30
-"""Seconds for a request's head to arrive, then for its body, and then for the client to take the answer. An
-idle connection is kept equally long."""
+"""Maximum number of seconds for a request's head to arrive, then for its body, and then for sending the
+answer. An idle connection is kept for the same time."""
 
 MAX_HEAD_BYTES = 16_384
 """Maximum total size of a request's line and headers."""
@@ -82,21 +82,20 @@ class LagService:
         self._feeds = feeds
         self._interval_s = interval_s
         self._notifier = notifier
-        # Bound here and not by uvicorn, so that a port in use is an error of the caller and port 0 has its
-        # number.
+        # Bound here instead of by uvicorn, so that a port in use raises an error here, and port 0 is already
+        # replaced by its number.
         self._socket = _bound(listen)
         host, port = self._socket.getsockname()[:2]
         self.address = f"http://{host}:{port}" if ":" not in host else f"http://[{host}]:{port}"
         config = uvicorn.Config(
-            # A server on a loopback address trusts whoever reaches it. A page that a browser has open may
-            # reach it by a name of its own that resolves to 127.0.0.1, and is known by that name in the
-            # header Host.
+            # A server on a loopback address trusts all its clients. A web page may reach it if the page's
+            # host name resolves to 127.0.0.1. The header Host then has that name.
             _application(api, only_local=ipaddress.ip_address(host).is_loopback),
             http=cast(
                 "type[asyncio.Protocol]",
                 partial(_BoundedHttp, ConnectionShares(MAX_CONNECTIONS, MAX_CLIENT_CONNECTIONS)),
             ),
-            # Nothing here speaks WebSocket, so no code is loaded that would parse it.
+            # WebSocket is not used, so its parser is not loaded.
             ws="none",
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             log_config=None,
@@ -124,7 +123,7 @@ class LagService:
 
     def __exit__(self, *_error: object) -> None:
         self._ended.set()
-        # uvicorn looks at this flag, and lets requests end that are under way.
+        # uvicorn checks this flag, and finishes the requests in progress.
         self._server.should_exit = True
         for thread in self._threads:
             thread.join(STOP_TIMEOUT_S)
@@ -132,14 +131,14 @@ class LagService:
 
     def round(self) -> None:
         """Poll every feed once, and notify."""
-        # One time for the whole round: ages and silences of all groups refer to it.
+        # One time for the whole round, so that the ages of all groups are measured at the same time.
         now_ms = clock()
         monitor: Monitor = self._api.monitor
         failures = tuple(poll_all(self._feeds, monitor, now_ms))
         for failure in failures:
-            # A failure is logged when it begins, not with every round that it lasts.
+            # A failure is logged when it begins, not in every round.
             if failure not in self._failures:
-                log.warning("feed cannot be read, its last values stay: %s", failure)
+                log.warning("feed cannot be read, its last values are kept: %s", failure)
         self._failures = failures
         if self._notifier is not None:
             for group in monitor.groups():
@@ -154,7 +153,7 @@ class LagService:
             except Exception:
                 # Otherwise the thread would end unnoticed, and all verdicts would stay unchanged.
                 log.exception("a round failed; the next one follows")
-            # From begin to begin, so that slow polls do not lengthen the interval.
+            # From start to start, so that slow polls do not lengthen the interval.
             self._ended.wait(max(0.0, started + self._interval_s - time.monotonic()))
 
 
@@ -165,7 +164,7 @@ class _BoundedHttp(H11Protocol):
     waits forever for the rest of a request.
     """
 
-    def __init__(self, shares: ConnectionShares[_BoundedHttp], *arguments: Any, **settings: Any) -> None:  # noqa: ANN401 - uvicorn's
+    def __init__(self, shares: ConnectionShares[_BoundedHttp], *arguments: Any, **settings: Any) -> None:  # noqa: ANN401 - uvicorn's arguments
         super().__init__(*arguments, **settings)
         self._shares = shares
         self._framing = RequestFraming(MAX_HEAD_BYTES, allows_chunks=False)
@@ -178,7 +177,7 @@ class _BoundedHttp(H11Protocol):
         super().connection_made(transport)
         admission = self._shares.admit(self, client_of(self.client[0] if self.client else ""))
         if admission.evicted is not None:
-            # The idle connection of a client that has too many: its own next one is more useful to it.
+            # An idle connection of the client with too many connections.
             admission.evicted.transport.abort()
         if admission.is_admitted:
             self._follow()
@@ -187,15 +186,15 @@ class _BoundedHttp(H11Protocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes that continue a well-framed request."""
-        # Bytes that were on their way when the connection was given up.
+        """Pass on bytes if their request is well framed."""
+        # These bytes were in transit when the connection was closed.
         if self.transport.is_closing():
             return
         try:
             self._framing.feed(data)
         except FramingError as error:
             if self._is_answering():
-                self.transport.abort()  # An answer inside another one would be read as part of it.
+                self.transport.abort()  # The client would read a second answer as part of the first.
             else:
                 self.send_400_response(str(error))
             return
@@ -241,20 +240,20 @@ def _application(api: Api, *, only_local: bool) -> Callable[[Scope, Receive, Sen
             await _send(send, HttpAnswer(421, PLAIN, b"this server answers to localhost only\n"))
             return
         # A form on another site can post without the user's knowledge. Reading is harmless, because browsers
-        # do not show the answer to that site.
+        # hide the answer from that site.
         if method not in ("GET", "HEAD") and is_cross_site(headers):
-            await _send(send, HttpAnswer(403, PLAIN, b"a page of another site may change nothing here\n"))
+            await _send(send, HttpAnswer(403, PLAIN, b"pages of other sites cannot change this server\n"))
             return
         body = b""
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 while (message := await receive())["type"] == "http.request":
                     body += message.get("body", b"")
-                    # Checked with each part, so that a body without end is not collected.
+                    # Checked for each part, so that an endless body is not collected.
                     if len(body) > MAX_BODY_BYTES or not message.get("more_body"):
                         break
         except TimeoutError:
-            await _send(send, HttpAnswer(408, PLAIN, b"the body did not come\n"))
+            await _send(send, HttpAnswer(408, PLAIN, b"the body did not arrive in time\n"))
             return
         if len(body) > MAX_BODY_BYTES:
             await _send(send, HttpAnswer(413, PLAIN, b"body too large\n"))
