@@ -1,4 +1,4 @@
-"""``python -m gazette_spark.cli``: the command, where its script is not on PATH."""
+"""Runs the command as ``python -m gazette_spark.cli``, if its script is not on PATH."""
 
 from gazette_spark.cli.main import main
 

@@ -47,7 +47,7 @@ def broker() -> None:
     "gateway_names",
     multiple=True,
     metavar="HOST",
-    help="Host name of the gateway, besides localhost and IP addresses. Repeatable.",
+    help="Host name of the gateway, in addition to localhost and IP addresses. Repeatable.",
 )
 @click.option(
     "--gateway-without-token",
@@ -80,9 +80,9 @@ def broker() -> None:
     default="file",
     show_default=True,
     type=click.Choice(["file", "http"]),
-    help="How clients read stored fragments: by path, or by signed URLs of the broker.",
+    help="Form of the URLs of stored fragments: file paths, or the broker's signed URLs.",
 )
-def serve(  # noqa: PLR0917 - an argument an option
+def serve(  # noqa: PLR0917 - one argument per option
     root: Path,
     port: int,
     replicas: int,
@@ -98,10 +98,10 @@ def serve(  # noqa: PLR0917 - an argument an option
     max_append_rate: int,
     fragment_urls: Literal["file", "http"],
 ) -> None:
-    """Serve journals kept under a directory until interrupted.
+    """Serve the journals in a directory until interrupted.
 
-    Prints the broker's URL on stdout once it answers, and the gateway's on the next line. With --replicas it
-    prints the URL of each broker, and reads commands from stdin: "kill 1", "start 1", "stop 1".
+    The command prints the broker's URL on stdout once it answers, and the gateway's on the next line. With
+    --replicas it prints the URL of each broker, and reads commands from stdin: "kill 1", "start 1", "stop 1".
     """
     from gazette_spark.broker import EmbeddedBroker, GatewaySettings, ServingSettings, StorageSettings
 
@@ -116,9 +116,9 @@ def serve(  # noqa: PLR0917 - an argument an option
     }
     # The brokers of a local cluster call each other without certificates.
     if replicas > 1 and tls_cert is not None:
-        raise click.UsageError("--replicas and --tls-cert: brokers of a local cluster speak plain text")
+        raise click.UsageError("--replicas and --tls-cert: brokers of a local cluster do not use TLS")
     if replicas > 1 and port_was_chosen():
-        raise click.UsageError("--replicas and --port: each broker of a local cluster takes a free port")
+        raise click.UsageError("--replicas and --port: each broker of a local cluster uses any free port")
     tls = server_tls(tls_cert, tls_key, tls_client_ca)
     ends = EndSignals()
     try:
@@ -127,13 +127,13 @@ def serve(  # noqa: PLR0917 - an argument an option
                 for endpoint in cluster.endpoints:
                     click.echo(endpoint)
                 click.echo(next_steps(cluster.endpoint), err=True)
-                # The thread ends with the process: nobody waits for a line that may never come.
+                # A daemon, because the process must not wait for a line that may never come.
                 threading.Thread(target=obey, args=(cluster, sys.stdin), daemon=True).start()
                 ends.wait()
             return
         with EmbeddedBroker.start(root, port=port, tls=tls, **options) as running:
-            # On stdout and alone on its line, for programs that start a broker and read its address. Advice
-            # goes to stderr.
+            # On its own line of stdout, for programs that start a broker and read its address. Advice goes to
+            # stderr.
             click.echo(running.endpoint)
             if running.gateway_endpoint is not None:
                 click.echo(running.gateway_endpoint)
@@ -150,7 +150,7 @@ def port_was_chosen() -> bool:
 
 
 def obey(cluster: LocalCluster, commands: Iterable[str]) -> None:
-    """Carry out lines such as ``kill 1``. Brokers are numbered from 1, in the order of their URLs."""
+    """Execute commands such as ``kill 1``. Brokers are numbered from 1, in the order of their URLs."""
     for line in commands:
         match line.split():
             case [("kill" | "start" | "stop") as verb, number] if number.isdecimal() and 1 <= int(
@@ -158,10 +158,10 @@ def obey(cluster: LocalCluster, commands: Iterable[str]) -> None:
             ) <= len(cluster.brokers):
                 broker = cluster.brokers[int(number) - 1]
                 getattr(broker, verb)()
-                # Until the others have noticed, so that the next command meets a cluster that is stable.
+                # Wait until the other brokers have noticed, so that the next command finds a stable cluster.
                 cluster.settle()
                 click.echo(f"broker {number} is {'running' if broker.is_running else 'down'}", err=True)
-            # An empty line, as of somebody who presses Enter.
+            # An empty line, because the user pressed Enter.
             case []:
                 pass
             case _:
@@ -170,7 +170,7 @@ def obey(cluster: LocalCluster, commands: Iterable[str]) -> None:
 
 
 def next_steps(endpoint: str) -> str:
-    """Return what to type in another terminal."""
+    """Return the commands to type in another terminal."""
     return (
         "The broker runs until Ctrl-C. In another terminal:\n"
         f"  export BROKER_ADDRESS={endpoint}\n"

@@ -1,4 +1,4 @@
-"""Options of a server that is a member of a cluster, and what is made of them."""
+"""Defines the options of a server that joins a cluster, and creates its Etcd client and member from them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _FILE = click.Path(dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """How a process joins others."""
+    """Options with which a process joins a cluster."""
 
     endpoints: tuple[str, ...]
-    """Of Etcd; none: the process does not join."""
+    """Addresses of Etcd; without any, the process does not join."""
     user: str
     password: str
     ca_file: str | None
@@ -56,7 +56,7 @@ class ClusterOptions:
             user=self.user,
             password=self.password,
             tls=TlsOptions(*files) if any(files) else None,
-            # A lease is renewed several times within its time, also if a call gets no answer.
+            # The lease must be renewed several times before it ends, even if a call gets no answer.
             call_s=min(CALL_S, self.lease_s / 4),
         )
 
@@ -64,7 +64,7 @@ class ClusterOptions:
         """Return this process as a member, whose server listens at an endpoint.
 
         Raises:
-            ProtocolError: zone or name have characters that they may not have.
+            ProtocolError: the zone or the name has an invalid character or length.
         """
         from gazette_spark._server.topology import Member
         from gazette_spark.protocol.names import validate_token
@@ -73,10 +73,9 @@ class ClusterOptions:
         if not (advertised := self.advertise):
             scheme, _, address = endpoint.partition("://")
             listens_at, _, port = address.rpartition(":")
-            # Others cannot call an address that stands for all of this machine.
+            # Others cannot call a wildcard address.
             advertised = f"{scheme}://{host if listens_at in _ANY_ADDRESS else listens_at}:{port}"
-        # With a random part, a process that is restarted at once does not have to wait for the lease of the
-        # one before.
+        # With a random part, a restarted process does not have to wait until its previous lease ends.
         suffix = self.suffix or f"{host}-{secrets.token_hex(4)}"
         validate_token("--zone", self.zone, 1, 32)
         validate_token("--id", suffix, 1, 128)
@@ -84,7 +83,7 @@ class ClusterOptions:
 
 
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options, as ``cluster``."""
+    """Add the options. The command gets them as ``cluster``."""
 
     @click.option(
         "--etcd",
@@ -131,7 +130,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         type=Integer(2, 3600),
         metavar="SECONDS",
-        help="Time after which others take over from a process that is gone.",
+        help="Time after which others take over from a process that has disappeared.",
     )
     @click.option(
         "--hand-over",
@@ -148,7 +147,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         "password",
         envvar="ETCD_PASSWORD",
         default="",
-        help="The user's password. Set $ETCD_PASSWORD instead: others can see a command line.",
+        help="Password of the user. Prefer $ETCD_PASSWORD: others can see a command line.",
     )
     @click.option(
         "--etcd-ca-file",
@@ -167,9 +166,9 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         type=_FILE,
         help="PEM private key of this certificate.",
     )
-    # click reads a command's docstring and its earlier options off the function, which wraps copies.
+    # click takes a command's docstring and its other options from the function, and wraps copies them.
     @functools.wraps(command)
-    def with_cluster(**values: Any) -> None:  # noqa: ANN401 - of these options, and the command's own
+    def with_cluster(**values: Any) -> None:  # noqa: ANN401 - values of these and the command's options
         options = {declared.name: values.pop(declared.name) for declared in fields(ClusterOptions)}
         command(cluster=ClusterOptions(**options), **values)
 

@@ -1,4 +1,4 @@
-"""``gazette-spark consumer``: run the shards of an application as a separate process."""
+"""Implements ``gazette-spark consumer``, which runs the shards of an application as a separate process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def consumer() -> None:
 
 @consumer.command(short_help="Run the shards of APPLICATION until interrupted.")
 @click.argument("application", metavar="MODULE:APPLICATION")
-@click.option("--specs", "-f", type=click.File("r"), help="YAML of the shards to start with; '-' is stdin.")
+@click.option("--specs", "-f", type=click.File("r"), help="YAML of the initial shards; '-' is stdin.")
 @click.option("--name", default="", help="Name of the application in its stores.")
 @click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -48,7 +48,7 @@ def consumer() -> None:
     "hints_dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
-    help="Without --etcd: directory for hints of recovery logs. Without hints, each start plays the logs "
+    help="Directory for hints of recovery logs, without --etcd. Without hints, each start plays the logs "
     "from their beginning.",
 )
 @click.option(
@@ -64,7 +64,7 @@ def consumer() -> None:
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time for open transactions to commit at the end.",
+    help="Time for open transactions to commit when the process ends.",
 )
 @click.option(
     "--max-restart-delay",
@@ -79,7 +79,7 @@ def consumer() -> None:
 @click.option("--metrics-port", type=PORT, help="Serve Prometheus metrics at this port; 0: any free port.")
 @cluster_options
 @broker_options
-def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
+def serve(  # noqa: PLR0915, PLR0917 - steps in order; one argument per option
     application: str,
     specs: TextIO | None,
     name: str,
@@ -123,7 +123,7 @@ def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
 
     app = load_application(application)
     changes = [] if specs is None else parse_shard_yaml(specs.read())
-    # Before anything is started, so that a signal during the start ends it in order.
+    # Before anything is started, so that a signal during the start shuts everything down properly.
     ends = EndSignals()
     tls = server_tls(tls_cert, tls_key, tls_client_ca)
     peer_tls = environment.arguments(os.environ, PREFIX)["tls"]
@@ -135,10 +135,10 @@ def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
         server = stack.enter_context(
             ShardServer(port=port, address=address, auth_keys=auth_keys or None, tls=tls, peer_tls=peer_tls)
         )
-        # A shard whose journal is missing would be FAILED, and be started again and again. Here the user is
-        # told at once.
+        # A shard whose journal is missing would be FAILED and be restarted repeatedly. This check reports the
+        # problem immediately.
         verify_referenced_journals(client, changes)
-        # A deletion has nothing to start.
+        # Deletions start no shard.
         shards = [change.upsert for change in changes if not change.delete]
         host: ClusterHost | LocalHost
         if cluster.endpoints:
@@ -161,12 +161,11 @@ def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
                 restart=restart,
             )
             host.create_missing(shards)
-            # Before the start, so that an error in between ends the membership, too. Closing twice does
-            # nothing.
+            # Before the start, so that a later error also ends the membership. Closing twice does nothing.
             stack.callback(host.close)
             host.start()
             server.start(host)
-            # A process that was killed may hold the name until its lease ends.
+            # A killed process may keep the name until its lease ends.
             while not (host.wait_joined(0.2) or ends.wait(0)):
                 pass
         else:
@@ -184,8 +183,8 @@ def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
             click.echo(f"{http.endpoint}/metrics")
         ends.wait()
         if isinstance(host, ClusterHost):
-            # First hand over, then stop: a shard that is taken over is down for a moment, one that is stopped
-            # until somebody notices.
+            # Hand over before stopping. A shard that is handed over is down only for a moment, but one that
+            # is stopped is down until others notice.
             host.leave(drain_s=drain_s)
             if not host.wait_left(cluster.hand_over_s):
                 log.warning("consumer.not_handed_over seconds=%g", cluster.hand_over_s)
@@ -196,20 +195,20 @@ def load_application(text: str) -> Application[Any]:
     """Return the application that ``MODULE:APPLICATION`` names.
 
     Raises:
-        click.UsageError: it names none.
+        click.UsageError: the text names no application.
     """
     from gazette_spark.consumer.application import Application
 
     module, _, name = text.partition(":")
     if not module or not name:
-        raise click.UsageError(f"{text!r}: expected MODULE:APPLICATION, as my_package.orders:Totals")
-    # As python -m has it, and a command that was installed has not.
+        raise click.UsageError(f"{text!r}: expected MODULE:APPLICATION, such as my_package.orders:Totals")
+    # Python adds this for python -m, but not for an installed command.
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         member = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        # A module that was found, and imports another one that is missing. The traceback says which line.
+        # The module exists, but imports a missing one. The traceback shows the line.
         if error.name != module and not module.startswith(f"{error.name}."):
             raise
         raise click.UsageError(f"{text!r}: there is no module {error.name!r}") from error

@@ -1,4 +1,4 @@
-"""``gazette-spark demo`` and ``quickstart``: a stream into a Delta table on one machine, killed or not."""
+"""Implements ``gazette-spark demo`` and ``quickstart``, which stream into a Delta table on one machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _stream_options(*, rate: float, kills: int) -> Callable[[Decorated], Decorat
             default=rate,
             show_default=True,
             metavar="EVENTS",
-            help="Events per second, over all journals.",
+            help="Events per second, in all journals together.",
         )
         kill_option = click.option(
             "--kill",
@@ -73,7 +73,7 @@ def _stream_options(*, rate: float, kills: int) -> Callable[[Decorated], Decorat
     default=40.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time that the writers append. The kills may prolong it.",
+    help="Time for which the writers append. Kills may prolong it.",
 )
 @click.option(
     "--broker",
@@ -84,18 +84,18 @@ def _stream_options(*, rate: float, kills: int) -> Callable[[Decorated], Decorat
 )
 @_stream_options(rate=10_000.0, kills=2)
 def demo(seconds: float, broker: str | None, rate: float, kills: int, keep: Path | None) -> None:
-    """Stream journals into a Delta table, with crashes, and prove it exact.
+    """Stream journals into a Delta table with crashes, and prove that the table is exact.
 
     Four writers append shop events to four journals while a Spark query streams them into a Delta
-    table. The running query is killed with SIGKILL twice and started again. Then every appended event is
-    looked up in the table. The exit code is 1 if one is lost or duplicated.
+    table. The running query is killed with SIGKILL twice and started again. Then the command looks up every
+    appended event in the table. The exit code is 1 if an event is lost or duplicated.
     """
     _check_requirements()
     from rich.console import Console
 
     from gazette_spark.demo.run import DemoOptions
 
-    # An exception closes and removes everything, which the signal's default action would not.
+    # An exception cleans up everything; the signal's default action would not.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
     def wait(timeout_s: float) -> bool:
@@ -147,7 +147,7 @@ def quickstart(ctx: click.Context, seconds: float, rate: float, kills: int, keep
 
     from gazette_spark.demo.run import DemoOptions
 
-    # Until the table exists, the lag page logs that it cannot read it, which the terminal need not show.
+    # Until the table exists, the lag page logs that it cannot read it. Keep that off the terminal.
     logging.getLogger("gazette_spark").addHandler(logging.NullHandler())
     ends = EndSignals()
     options = DemoOptions(seconds, rate, kills, has_lag_page=True)
@@ -158,10 +158,10 @@ def quickstart(ctx: click.Context, seconds: float, rate: float, kills: int, keep
 
 
 def _check_requirements(*, lag: bool = False) -> None:
-    """Report missing requirements before anything is started; with ``lag`` those of its page, too."""
+    """Report missing requirements before anything is started; with ``lag``, also those of the lag page."""
     from importlib.util import find_spec
 
-    # Looked up and not imported: importing Spark takes seconds, and the error is to come at once.
+    # Looked up instead of imported, because importing Spark takes seconds and the error must be immediate.
     if find_spec("pyspark") is None or find_spec("delta") is None:
         raise MissingPackageError("Spark is not installed")
     if lag and (find_spec("deltalake") is None or find_spec("uvicorn") is None):
@@ -178,7 +178,7 @@ def _run(options: DemoOptions, keep: Path | None, console: Console, wait: Wait) 
         try:
             return run_demo(options, directory, screen, wait)
         except QueryDiedError as error:
-            # The cause is in the log of another process, which is removed with the directory unless it is
+            # The cause is in the log of another process. It is removed with the directory unless that is
             # kept.
             click.echo(error.log_tail, err=True)
             raise
@@ -186,7 +186,7 @@ def _run(options: DemoOptions, keep: Path | None, console: Console, wait: Wait) 
 
 @contextmanager
 def _work_directory(keep: Path | None) -> Iterator[Path]:
-    """Yield an empty directory: the user's, or one that is removed unless the demo fails."""
+    """Yield an empty directory: the user's, or a temporary one that is removed unless the demo fails."""
     if keep is not None:
         try:
             keep.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,7 @@ def _work_directory(keep: Path | None) -> Iterator[Path]:
     try:
         yield directory
     except GazetteError:
-        # A failure before the query began has left nothing to inspect.
+        # A failure before the start of the query leaves nothing to inspect.
         is_evidence = (directory / "query.log").exists()
         raise
     finally:
@@ -217,7 +217,7 @@ def _work_directory(keep: Path | None) -> Iterator[Path]:
 
 
 class _ConsoleScreen:
-    """Lines with the elapsed time, and the current state: a status line on a terminal, a line elsewhere."""
+    """Prints lines with the elapsed time, and the current state: on a terminal, as one status line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -226,12 +226,12 @@ class _ConsoleScreen:
         self._shown = 0.0
 
     def say(self, text: str) -> None:
-        """Show one line, at once even in a pipe."""
+        """Print one line without buffering, even to a pipe."""
         elapsed_s = time.monotonic() - self._began
         self._console.print(f"{elapsed_s:5.1f} s  {text}", highlight=False, soft_wrap=True)
 
     def show(self, phase: str, appended_rows: int, table_rows: int) -> None:
-        """Change the status line; without a terminal, show a line if the last one is old enough."""
+        """Update the status line. Without a terminal, print a line if the last one is old enough."""
         text = f"{phase}: {appended_rows:,} rows appended, {table_rows:,} in the table"
         if self._status is not None:
             self._status.update(text)

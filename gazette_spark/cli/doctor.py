@@ -1,4 +1,4 @@
-"""``gazette-spark doctor``: checks what a query needs on this machine, and says how to fix problems."""
+"""Implements ``gazette-spark doctor``, which checks what a query needs and says how to fix problems."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ MIN_PYTHON = (3, 11)
 JAVA_VERSIONS = (17, 21)
 
 STORES_TRIED = 3
-"""Number of stores that the broker tries if the user names none."""
+"""Maximum number of stores that the broker tries if the user names none."""
 
 AHEAD_S = 60
-"""Seconds by which a stored fragment may be newer than this machine's clock says."""
+"""Maximum time by which a stored fragment may be ahead of this machine's clock, in seconds."""
 
 STATES = {"ok": "OK", "problem": "PROBLEM", "skipped": "-"}
 
 PATIENCE_S = 10.0
-"""Time limit for a check of the broker."""
+"""Time limit for a check of the broker, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class Finding:
 
     check: str
     state: str
-    """``ok``, ``problem`` or ``skipped``."""
+    """Outcome: ``ok``, ``problem`` or ``skipped``."""
     text: str
     remedy: str = ""
-    """How to solve the problem."""
+    """Solution of the problem."""
 
 
 Check = Callable[[], Iterator[Finding]]
@@ -74,7 +74,7 @@ def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_for
 
     Each line is OK, or a problem and its solution. The exit code is 1 if there is a problem.
     """
-    # A broker that does not answer is a finding, for which nobody should wait long.
+    # A broker that does not answer is a finding. The user should not wait long for it.
     connect = make_connect(endpoint, min(timeout, PATIENCE_S))
     findings: list[Finding] = []
     with progress("checking") as bar:
@@ -90,7 +90,7 @@ def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_for
 
 
 def checks(connect: Connect, stores: Sequence[str]) -> Iterator[tuple[str, Check]]:
-    """Yield the checks in the order in which one depends on another."""
+    """Yield the checks. Each may depend on the ones before it."""
     yield "Python", lambda: check_python(sys.version_info[:3], sys.executable, os.environ)
     yield "Java", lambda: check_java(os.environ)
     yield "Spark", check_spark
@@ -109,7 +109,7 @@ def lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def check_python(version: tuple[int, ...], executable: str, env: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the Python of this process, and that of Spark's workers."""
+    """Check the Python of this process and of Spark's workers."""
     shown = ".".join(map(str, version))
     if version < MIN_PYTHON:
         yield Finding("python", "problem", f"{shown}, {executable}", "install Python 3.11 or newer")
@@ -119,16 +119,16 @@ def check_python(version: tuple[int, ...], executable: str, env: Mapping[str, st
     if not workers:
         return
     python = Path(shutil.which(workers) or workers).resolve()
-    if python.name == COMMAND:  # It becomes the Python beside it.
+    if python.name == COMMAND:  # It runs the Python next to it.
         python = python.with_name("python").resolve()
-    # Workers of another Python fail in the first task, with an error that does not name the variable.
+    # Workers with another Python fail in the first task, with an error that does not name the variable.
     if python != Path(executable).resolve():
         remedy = f"export PYSPARK_PYTHON={executable}, unless that Python has gazette-spark[spark], too"
         yield Finding("workers", "problem", f"PYSPARK_PYTHON is {workers}", remedy)
 
 
 def find_java(env: Mapping[str, str]) -> Path | None:
-    """Return the Java that Spark starts: that of JAVA_HOME, else the first on PATH; None without one."""
+    """Return the Java that Spark starts, from JAVA_HOME or else the first on PATH, or None."""
     home = env.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else shutil.which("java", path=env.get("PATH"))
     return Path(java) if java and Path(java).exists() else None
@@ -161,10 +161,10 @@ def check_java(env: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def check_spark() -> Iterator[Finding]:
-    """Check that Spark and Delta are installed, in releases that fit each other."""
+    """Check that Spark and Delta are installed in compatible releases."""
     install = "pip install 'gazette-spark[spark]'"
     versions = {name: _version(name) for name in ("pyspark", "pyspark-client", "delta-spark")}
-    # pyspark-client is Spark Connect alone, without the JVM's jars.
+    # pyspark-client is only Spark Connect, without the JVM's jars.
     spark = versions["pyspark"] or versions["pyspark-client"]
     if spark is None:
         yield Finding("spark", "problem", "pyspark is not installed", install)
@@ -172,21 +172,19 @@ def check_spark() -> Iterator[Finding]:
         yield Finding("spark", "ok", spark)
     delta = versions["delta-spark"]
     if delta is None:
-        yield Finding(
-            "delta", "problem", "delta-spark is not installed: batches and streams can be read", install
-        )
+        yield Finding("delta", "problem", "delta-spark is not installed, so that only reading works", install)
         return
-    # pip has checked this when it installed them, but a later install of pyspark may have broken it.
+    # pip checked this when it installed Delta, but a later installation of pyspark may have broken it.
     needed = delta_needs(metadata.requires("delta-spark") or [])
     if spark is not None and needed is not None and not fits(spark, needed):
-        text = f"{delta}, which needs pyspark {needed}, beside pyspark {spark}"
-        yield Finding("delta", "problem", text, f"{install}, which takes releases that belong together")
+        text = f"{delta} needs pyspark {needed}, but pyspark {spark} is installed"
+        yield Finding("delta", "problem", text, f"{install}, which installs compatible releases")
         return
     yield Finding("delta", "ok", delta)
 
 
 def check_native() -> Iterator[Finding]:
-    """Check whether the native JSON decoder is there. It is optional, so its absence is no problem."""
+    """Check whether the native JSON decoder is installed. It is optional, so its absence is not a problem."""
     from gazette_spark._formats.library import library
 
     loaded = library()
@@ -205,7 +203,7 @@ def _version(package: str) -> str | None:
 
 
 def delta_needs(requirements: Sequence[str]) -> str | None:
-    """Return the releases of Spark that Delta's package asks for.
+    """Return the releases of Spark that Delta's package requires.
 
     >>> delta_needs(["importlib-metadata>=1.0.0", "pyspark<4.3.0,>=4.2.0"])
     '<4.3.0,>=4.2.0'
@@ -215,7 +213,7 @@ def delta_needs(requirements: Sequence[str]) -> str | None:
 
 
 def fits(version: str, needed: str) -> bool:
-    """Say whether a release is within bounds of ``<``, ``<=``, ``>``, ``>=`` and ``==``.
+    """Return whether a release satisfies the bounds, which may use ``<``, ``<=``, ``>``, ``>=`` and ``==``.
 
     >>> fits("4.2.0", "<4.3.0,>=4.2.0"), fits("4.1.3", "<4.3.0,>=4.2.0")
     (True, False)
@@ -256,7 +254,7 @@ def check_token(env: Mapping[str, str], now_s: float) -> Iterator[Finding]:
     import jwt
 
     try:
-        # Unverified: the key is the broker's, and only the time is shown.
+        # Not verified, because only the broker has the key, and only the time is shown.
         expires_s = jwt.decode(token, options={"verify_signature": False}).get("exp")
     except jwt.PyJWTError:
         remedy = "copy the whole token: three parts separated by dots"
@@ -272,7 +270,7 @@ def check_token(env: Mapping[str, str], now_s: float) -> Iterator[Finding]:
 
 
 def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
-    """Check that the broker answers, TLS with it, then the clock and the stores of its journals."""
+    """Check that the broker answers, its TLS, the clock, and the stores of its journals."""
     began = time.monotonic()
     try:
         with connect() as client:
@@ -288,12 +286,11 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
             yield from check_clock(
                 client, [journal.spec.name for journal in journals[:STORES_TRIED]], time.time()
             )
-            # Most journals share a store, and each try is a call that the broker answers by calls to the
-            # store.
+            # Most journals share a store. Each store is tried once, because the broker has to call it.
             used = sorted({store for journal in journals for store in journal.spec.fragment.stores})
             yield from check_stores(client, stores, used[:STORES_TRIED])
     except OptionError as error:
-        yield Finding("broker", "problem", one_line(error), "correct it; the broker was not called")
+        yield Finding("broker", "problem", one_line(error), "correct the option; the broker was not called")
     except TlsError as error:
         remedy = "give --tls-ca-file the authority that signed the broker's certificate; http:// has no TLS"
         yield Finding("tls", "problem", one_line(error), remedy)
@@ -306,16 +303,16 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
 
 
 def check_clock(client: Client, journals: Sequence[str], now_s: float) -> Iterator[Finding]:
-    """Check that no stored fragment is from the future: tokens, retention and lag depend on the clock."""
+    """Check that no stored fragment is from the future, because tokens, retention and lag use the clock."""
     newest = 0
     for name in journals:
         try:
             times = [listed.fragment.mod_time for listed in client.list_fragments(name)]
         except GazetteError as error:
-            # One journal without an answer says nothing about the broker, which has answered.
+            # The broker has answered other calls, so one journal that fails is not a problem of the broker.
             yield Finding("clock", "skipped", f"fragments cannot be listed: {one_line(error)}")
             return
-        # Only the newest one says something: an old fragment is older than any clock.
+        # Only the newest fragment can be ahead of the clock.
         newest = max([newest, *times])
     if newest > now_s + AHEAD_S:
         text = f"this clock is {newest - now_s:,.0f} s behind the newest stored fragment"
@@ -327,16 +324,16 @@ def check_clock(client: Client, journals: Sequence[str], now_s: float) -> Iterat
 
 
 def check_stores(client: Client, named: Sequence[str], used: Sequence[str]) -> Iterator[Finding]:
-    """Make the broker try fragment stores, and two writers commit to those that the user names.
+    """Let the broker try fragment stores, and let two writers commit to the stores that the user names.
 
     Args:
         client: Client of the broker.
         named: Stores that the user names.
-        used: Stores of journals, to be tried where the user names none.
+        used: Stores of journals, which are tried if the user names none.
     """
     stores = named or used
     if not stores:
-        yield Finding("store", "skipped", "no journal has one; name one with --store")
+        yield Finding("store", "skipped", "no journal has a store; name one with --store")
     remedy = "create the store, or give brokers and this machine access to it"
     for store in stores:
         try:
@@ -350,14 +347,14 @@ def check_stores(client: Client, named: Sequence[str], used: Sequence[str]) -> I
             continue
         state = "problem" if problem else "ok"
         yield Finding("store", state, f"{masked_url(store)}: {problem or tried}", remedy if problem else "")
-        # Only a store that the user names: two writers leave files there for a moment. A directory has no
-        # conditional puts to test.
+        # Only stores that the user names, because two writers create files there for a moment. A directory
+        # has no conditional puts to test.
         if store in named and not problem and not store.startswith("file:"):
             yield check_commits(store)
 
 
 def check_commits(store: str) -> Finding:
-    """Let two writers commit to a store at once: not every S3 server accepts exactly one of them."""
+    """Let two writers commit to a store at once, because not every S3 server accepts exactly one of them."""
     from gazette_spark._data_files.commit_race import COMMITS, lost_commits
 
     shown = masked_url(store)
@@ -375,10 +372,10 @@ def check_commits(store: str) -> Finding:
 
 
 def try_store(client: Client, store: str) -> tuple[str, str]:
-    """Make a broker try a fragment store, and list from here a bucket that the broker cannot try.
+    """Let a broker try a fragment store. If the broker does not use the bucket itself, list it from here.
 
     Returns:
-        The problem, empty for a healthy store; and what was tried.
+        The problem, which is empty for a healthy store, and what was tried.
     """
     health = client.store_health(store)
     if not health.is_healthy:

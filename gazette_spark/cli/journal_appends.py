@@ -1,4 +1,4 @@
-"""``gazette-spark journals append``: a whole input at once, or record by record to many journals."""
+"""Implements ``gazette-spark journals append``, for a whole input or record by record to many journals."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from gazette_spark.client import Client
 
 MEMORY_BYTES = 16 << 20
-"""Input kept in memory before it is appended; longer input goes to a file."""
+"""Maximum number of input bytes kept in memory before the append; longer input goes to a file."""
 
 LARGE_BYTES = 64 << 20
-"""Size of an append that deserves a hint: one fragment holds it all, regardless of the journal's length."""
+"""Size of an append above which a hint is printed, because one append is always a single fragment."""
 
 Mapping = Callable[[bytes], tuple[str, str]]
-"""Takes a record's key; returns the journal it goes to, and that journal's content type."""
+"""Function from a record's key to the record's journal and that journal's content type."""
 
 FRAME = struct.Struct("<4sI")
 """Header of a fixed frame: the magic word, and the length of the payload."""
@@ -45,10 +45,10 @@ FRAME = struct.Struct("<4sI")
 MAGIC = b"\x66\x33\x93\x36"
 
 MAX_RECORD_BYTES = 1 << 28
-"""Frames with a longer payload are refused: their header is most likely not a header."""
+"""Maximum length of a frame's payload. A larger one means that the header is probably not a header."""
 
 ReadRecord = Callable[[BinaryIO], bytes | None]
-"""Returns the next record, or None at the end."""
+"""Function that returns the next record, or None at the end."""
 
 
 @click.command()
@@ -56,7 +56,7 @@ ReadRecord = Callable[[BinaryIO], bytes | None]
 @click.option(
     "--input", "-i", "source", type=click.File("rb"), default="-", help="File to append. '-' is stdin."
 )
-@click.option("--offset", type=Integer(min=0), default=0, help="Append only if the write head is here.")
+@click.option("--offset", type=Integer(min=0), default=0, help="Append only if this is the write head.")
 @click.option(
     "--framing",
     "-f",
@@ -89,9 +89,9 @@ def append(
     is_base64: bool,
     output_format: str,
 ) -> None:
-    """Append to JOURNAL, or to those that --selector matches.
+    """Append to JOURNAL, or to the journals that --selector matches.
 
-    Each record is appended whole. Records of one journal keep their order. After a broken connection, records
+    Records are never split, and records of one journal keep their order. After a broken connection, records
     may be in their journal twice. After Ctrl-C, the command prints the number of the next record.
     """
     if framing == "none" and mapping != "random":
@@ -101,7 +101,7 @@ def append(
     if offset and (framing != "none" or not journal):
         raise click.UsageError("--offset is for a whole input and one JOURNAL")
     selected = chosen_selector(journal, selector)
-    # A selector with an unset variable of a shell would scatter the records over every journal.
+    # A selector with an unset shell variable would scatter the records over all journals.
     if not journal:
         checked_target(selected)
     say_reading(source)
@@ -119,13 +119,13 @@ def append(
 
 def append_whole(client: Client, journal: str, source: BinaryIO, offset: int, output_format: str) -> None:
     """Append all of the input, and print its offsets."""
-    # Read all input before the call: brokers end an append whose bytes arrive too slowly, as from a pipe.
+    # Read all input before the call, because brokers end an append whose bytes arrive too slowly.
     with tempfile.SpooledTemporaryFile(MEMORY_BYTES) as content, progress("reading", is_bytes=True) as bar:
         shutil.copyfileobj(CountedFile(source, bar, "reading"), content)
         size = content.tell()
         bar.show("appending", 0, size)
         if size > LARGE_BYTES:
-            text = "the input is one append, hence one fragment; --framing lines makes several"
+            text = "the input is one append and becomes one fragment; --framing lines makes several"
             click.echo(f"{journal}: {size_text(size)}: {text}", err=True)
         sent = CountedFile(cast(BinaryIO, content), bar, "appending")
         try:
@@ -148,7 +148,7 @@ def append_whole(client: Client, journal: str, source: BinaryIO, offset: int, ou
 
 
 def interrupted_text(client: Client, journal: str, *, all_sent: bool) -> str:
-    """Return what an interrupted append has written."""
+    """Return a text about what an interrupted append has written."""
     if not all_sent:
         return f"interrupted: nothing was appended to {journal}"
     head = client.write_head(journal)
@@ -161,8 +161,8 @@ def append_records(
     """Append record by record; return the number of records of each journal.
 
     Raises:
-        InputError: a record is malformed, or its key names no journal. Those before it are appended.
-        Interrupted: after Ctrl-C, when the records read so far are appended. It names the next record.
+        InputError: a record is malformed, or its key names no journal. Earlier records are appended.
+        Interrupted: after Ctrl-C, once the records read so far are appended. It names the next record.
     """
     from gazette_spark.client import AppendService
 
@@ -176,7 +176,7 @@ def append_records(
         try:
             for key, record in read_keyed(source, framing, keyed=keyed):
                 name, _ = target(_decode(key) if is_base64 else key)
-                # The count is what the user continues from, so it has to agree with what was handed over.
+                # The user continues from the count, so it must equal the number of records handed over.
                 with interrupts.defer_signals():
                     service.append(name, record)
                     counts[name] += 1
@@ -186,7 +186,7 @@ def append_records(
             interrupted = True
         except (InputError, JournalNotFoundError) as problem:
             interrupted, wrong = False, problem
-        # Appends are sent in the background. Their errors come out here, before anything is counted as done.
+        # Appends are sent in the background. Raise their errors before anything is counted as done.
         for pending in service.pending_except(""):
             if (error := pending.exception()) is not None:
                 raise error
@@ -255,7 +255,7 @@ def read_line(source: BinaryIO) -> bytes | None:
     line = source.readline()
     if not line:
         return None
-    # Appended as it is, it would become the begin of whatever comes next in the journal.
+    # Without the newline, it would become part of the next line in the journal.
     if not line.endswith(b"\n"):
         raise InputError(f"the last line has no newline: {line[-40:]!r}")
     return line
@@ -269,7 +269,7 @@ def read_frame(source: BinaryIO) -> bytes | None:
     if len(header) < FRAME.size:
         raise InputError(f"the input ends within a frame's header: {header!r}")
     magic, length = FRAME.unpack(header)
-    # Before the body is read: a wrong length could be 4 GiB.
+    # Checked before the body is read, because a wrong length could be 4 GiB.
     if magic != MAGIC or length > MAX_RECORD_BYTES:
         raise InputError(f"a frame begins with {header.hex(' ')}, not with {MAGIC.hex(' ')} and a length")
     body = source.read(length)
@@ -283,15 +283,15 @@ READERS: dict[str, ReadRecord] = {"lines": read_line, "fixed": read_frame}
 
 
 def read_keyed(source: BinaryIO, framing: str, *, keyed: bool) -> Iterator[tuple[bytes, bytes]]:
-    """Yield pairs of key and record, as ``gazctl journals append`` splits them; the key is the record before.
+    """Yield pairs of key and record, as in ``gazctl journals append``, where each key precedes its record.
 
-    A record keeps its newline or header, and a key loses it. A last line without a newline, a truncated
+    A record keeps its newline or header; a key does not. A last line without a newline, a truncated
     frame, and a frame that does not begin with the magic word are errors.
 
     Args:
         source: a buffered stream.
         framing: ``lines`` or ``fixed``.
-        keyed: each record has its key before it; else keys are empty.
+        keyed: whether a key precedes each record; otherwise keys are empty.
     """
     read = READERS[framing]
     while True:
@@ -303,5 +303,5 @@ def read_keyed(source: BinaryIO, framing: str, *, keyed: bool) -> Iterator[tuple
             if keyed:
                 raise InputError(f"the last key has no record: {key[:40]!r}")
             return
-        # The key goes without its frame, and the record with it: brokers store frames.
+        # The key loses its frame. The record keeps it, because journals store frames.
         yield (key.rstrip(b"\r\n") if framing == "lines" else key[FRAME.size :]), record

@@ -1,4 +1,4 @@
-"""``gazette-spark journals fragments`` and ``gaps``: the files of journals, and the lost bytes."""
+"""Implements ``gazette-spark journals fragments`` and ``gaps``, which list files and missing bytes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     "--url-ttl",
     default="0s",
     metavar="DURATION",
-    help="Ask for signed URLs with this lifetime, such as 1m or 2h.",
+    help="Lifetime of signed URLs to request, such as 1m or 2h.",
 )
 @output_option("table", "json", "jsonl", "proto")
 @click.pass_obj
@@ -55,7 +55,7 @@ def fragments(
 ) -> None:
     """List the fragments of JOURNAL, or of a selection.
 
-    With --to, fragments that are not stored yet are omitted. As json: a line for each, as gazctl prints it.
+    With --to, fragments that are not stored yet are omitted. As json: one line per fragment, as in gazctl.
     """
     if end and end < begin:
         times = f"{time_text(end)} is before --from, {time_text(begin)}"
@@ -75,7 +75,7 @@ def fragments(
             for listing in listings:
                 printer.message(fragments_message(listing))
         case "json":
-            # One object a line, as gazctl prints them: a program can begin with the first.
+            # One object per line, as in gazctl, so that programs can process each as it arrives.
             for fragment in chain.from_iterable(listings):
                 click.echo(json.dumps(go_json(fragment), ensure_ascii=False))
         case _:
@@ -95,7 +95,7 @@ def fragments_message(listed: list[ListedFragment]) -> pb.FragmentsResponse:
 
 
 def go_json(listed: ListedFragment) -> dict[str, object]:
-    """Return a fragment as Go's encoder shows it: numbers for enums, and no zeros."""
+    """Return a fragment as Go's encoder writes it, with numbers for enums and without zeros."""
     spec = listed.fragment.to_pb()
     fields: dict[str, object] = {
         field.name: {part.name: number for part, number in spec.sum.ListFields()}
@@ -103,13 +103,13 @@ def go_json(listed: ListedFragment) -> dict[str, object]:
         else value
         for field, value in spec.ListFields()
     }
-    # Go writes this message even if it is empty, and leaves zeros out everywhere else.
+    # Go writes this message even if it is empty, but omits other zero values.
     fields.setdefault("sum", {})
     return {"spec": fields, **({"signed_url": listed.signed_url} if listed.signed_url else {})}
 
 
 def for_people(row: Row) -> dict[str, object]:
-    """Return a row of a fragment with size and time as texts."""
+    """Return a fragment's row with size and time as texts."""
     size, moment = row["bytes"], row["mod_time"]
     assert isinstance(size, int)
     assert isinstance(moment, int)
@@ -117,7 +117,7 @@ def for_people(row: Row) -> dict[str, object]:
 
 
 def fragment_row(listed: ListedFragment) -> dict[str, object]:
-    """Return one line of the list."""
+    """Return a fragment's row."""
     fragment = listed.fragment
     return {
         "journal": fragment.journal,
@@ -139,7 +139,7 @@ def fragment_row(listed: ListedFragment) -> dict[str, object]:
     type=Integer(min=0),
     default=None,
     metavar="OFFSET",
-    help="Begin of the range. Default: the first byte that exists.",
+    help="Start of the range. Default: the first byte that exists.",
 )
 @click.option(
     "--end",

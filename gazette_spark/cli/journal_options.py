@@ -1,4 +1,4 @@
-"""Options that commands share: the broker and its security, the timeout, the selection of journals."""
+"""Defines options that commands share: broker, security, timeout, and selection of journals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FLAGS = {
     "--tls-cert-file": "BROKER_CERT_FILE",
     "--tls-key-file": "BROKER_CERT_KEY_FILE",
 }
-"""The security options of commands, and the environment variable that each one replaces.
+"""Security options of commands, and the environment variable that each one overrides.
 
 Secrets come only from the environment or from files, because other users can see a command line.
 """
@@ -69,14 +69,14 @@ class Connect:
     flags: Mapping[str, str]
     """Values of the security options on the command line, by option."""
     typed: Mapping[str, str] = field(default_factory=dict)
-    """Address options on the command line, by the environment variable that each replaces."""
+    """Address options on the command line, by the environment variable that each overrides."""
 
     def at(self, endpoint: str) -> Connect:
         """Return a copy for a broker whose address is on the command line."""
         return replace(self, endpoint=endpoint, typed={f"{BROKER}_ADDRESS": "--broker"})
 
     def __call__(self, **arguments: Any) -> Client:  # noqa: ANN401 - the client's own
-        """Return a client as the environment and the group's options describe it."""
+        """Return a client with the settings of the environment and the group's options."""
         from gazette_spark.client import Client
 
         return self.open(Client, self.endpoint, BROKER, **arguments)
@@ -91,8 +91,7 @@ class Connect:
         """Return a client of a service whose environment variables begin with ``prefix``."""
         from gazette_spark.client import environment
 
-        # The client names an environment variable in its error. The user may have given an option in its
-        # place.
+        # The client's errors name an environment variable, but the user may have set an option instead.
         names = {_variable(flag, prefix): flag for flag in self.flags} | dict(self.typed)
         try:
             with environment.errors(prefix):
@@ -102,16 +101,16 @@ class Connect:
             option = names.get(error.option, error.option)
             raise OptionError(option, error.got, error.expected) from None
         service = f"{prefix.lower()} {endpoint.partition('://')[2] or endpoint}"
-        # A client connects with its first call, so nothing has failed yet; the thread looks on.
+        # A client connects with its first call, so a thread watches for silence.
         tell_of_silence(lambda: client.default_connection, service, self.timeout_s)
         return client
 
     def variables(self, endpoint: str | None = None, prefix: str = BROKER) -> dict[str, str]:
-        """Return the environment, with the values of the security options in place of those they override."""
+        """Return the environment, with values overridden by the security options."""
         overrides = {_variable(flag, prefix): value for flag, value in self.flags.items()}
         if "--auth-token-file" in self.flags:
-            # An option of the command line precedes the environment as a whole. Otherwise keys that happen to
-            # be set would win.
+            # An option of the command line precedes the whole environment. Otherwise keys that happen to be
+            # set would take precedence.
             overrides |= {f"{prefix}_AUTH_TOKEN": "", f"{prefix}_AUTH_KEYS": ""}
         return {**self.environ, **overrides, f"{prefix}_ADDRESS": endpoint or self.endpoint}
 
@@ -128,7 +127,7 @@ def make_connect(endpoint: str, timeout_s: float) -> Connect:
 
 
 def broker_of_command(command: click.Command) -> click.Command:
-    """Let a command take ``--broker``, too, which replaces its group's."""
+    """Add ``--broker`` to a command, where it overrides the option of its group."""
 
     def renew(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
         check_not_empty(value)
@@ -198,9 +197,9 @@ _SELECTOR_HELP = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 
 
 
 def shown_option(selector_help: str, kind: str, label: str) -> Callable[[Decorated], Decorated]:
-    """Return the option that selects what a command shows; without it, all.
+    """Return the option that selects what a command shows; by default, everything.
 
-    An empty value is refused here, too: it would select every journal, which looks like an answer.
+    An empty value is refused: it would select every journal, which looks like a valid answer.
     """
     return click.option(
         "--selector",
@@ -229,7 +228,7 @@ def checked_target(selector: str, kind: str = "journal", label: str = NAME) -> s
     """Return the selector of the journals or shards that a command changes.
 
     Raises:
-        click.UsageError: it is empty or has an empty value, and so would select everything.
+        click.UsageError: it is empty or has an empty value, so that it would select everything.
     """
     try:
         parse_target_selector(selector, kind, label)
@@ -239,7 +238,7 @@ def checked_target(selector: str, kind: str = "journal", label: str = NAME) -> s
 
 
 def journal_argument(command: Decorated) -> Decorated:
-    """Let a command take one journal's name, or ``--selector`` for any number of them."""
+    """Add an argument for one journal's name, and ``--selector`` for any number of journals."""
     argument = click.argument("journal", required=False)
     return argument(selector_option(command))
 
@@ -250,16 +249,16 @@ def chosen_selector(journal: str | None, selector: str) -> str:
     Raises:
         ProtocolError: the name is not a valid journal name, and might select other journals.
     """
-    # Neither would select every journal, and both would be two answers to one question.
+    # Without either, every journal would be selected, and both may contradict each other.
     if bool(journal) == bool(selector):
         raise click.UsageError("no journals are selected; give JOURNAL or --selector")
     if not journal:
         return selector
     name = journal.partition(";")[0]
-    # A shell completes directories with a slash, and people expect all journals below.
+    # Users expect a prefix with a slash to select all journals below it.
     if name.endswith("/"):
         raise click.UsageError(f"{name!r} is a prefix: select its journals with --selector prefix={name}")
-    # A comma or an operator in a name would make another selector of it.
+    # A comma or an operator in a name would change the selector.
     validate_journal_name(name)
     return f"name={name}"
 
@@ -296,7 +295,7 @@ def is_fully_suspended(spec: pb.JournalSpec) -> bool:
 
 
 class Interrupts:
-    """Makes SIGTERM act like Ctrl-C, and lets neither interrupt a step. For the main thread."""
+    """Makes SIGTERM act like Ctrl-C, and can defer both until a step is complete. For the main thread."""
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
@@ -304,7 +303,7 @@ class Interrupts:
         self._pending = False
 
     def __enter__(self) -> Self:
-        # Python lets only the main thread set handlers. Tests run commands in others.
+        # Only the main thread may set handlers. Tests run commands in other threads.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._end)
@@ -322,7 +321,7 @@ class Interrupts:
             yield
         finally:
             self._deferring = False
-        # After the block, when its step is complete. Where the block raised, its error matters more.
+        # The step is complete. If the block raised, this line is not reached, because its error matters more.
         if self._pending:
             raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""``gazette-spark journals read``: the bytes of journals, one journal after the other or all at once."""
+"""Implements ``gazette-spark journals read``, which reads journals one after the other or concurrently."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class ChunkWriter:
         is_main = threading.current_thread() is threading.main_thread()
         try:
             for chunk, is_last in source.chunks():
-                # Held from the first chunk of an append to its last, also while the next one is awaited:
-                # others must not write in between.
+                # The lock is held from the first chunk of an append to its last, even while waiting for the
+                # next chunk, so that others do not write in between.
                 if not holds:
                     self._lock.acquire()
                     holds = True
@@ -64,8 +64,8 @@ class ChunkWriter:
                     text = base64.b64encode(content).decode()
                     line = json.dumps({"journal": source.journal, "offset": chunk.offset, "content": text})
                     content = line.encode() + b"\n"
-                # Ctrl-C between the write and the note would make the next run repeat bytes. Signals reach
-                # the main thread only.
+                # Ctrl-C between the write and the recording would make the next run repeat bytes. Only the
+                # main thread receives signals.
                 with self._interrupts.defer_signals() if is_main else nullcontext():
                     self._write(content)
                     written[source.journal] = chunk.end
@@ -87,7 +87,7 @@ class ChunkWriter:
 
 
 class JournalContent(Protocol):
-    """The content that is read from one journal."""
+    """A source of one journal's content."""
 
     @property
     def journal(self) -> str:
@@ -95,7 +95,7 @@ class JournalContent(Protocol):
 
     @property
     def reader(self) -> RetryReader:
-        """The reader behind it."""
+        """The reader of the content."""
 
     def chunks(self) -> Iterator[tuple[Chunk, bool]]:
         """Yield chunks, and whether each is the last one of an append."""
@@ -106,7 +106,7 @@ class JournalContent(Protocol):
 
 @dataclass(frozen=True)
 class AllBytes:
-    """All bytes of a journal, in pieces as they were appended."""
+    """All bytes of a journal, in chunks."""
 
     reader: RetryReader
 
@@ -119,12 +119,12 @@ class AllBytes:
         """Yield the reader's chunks."""
         for chunk in self.reader:
             fragment = self.reader.reader.fragment
-            # The broker does not say where appends end. A fragment's end is one, and a spool's end at the
-            # moment is the last append's.
+            # The broker does not report where appends end. But the end of a fragment is the end of an append,
+            # and so is the current end of a spool.
             yield chunk, fragment is None or chunk.end >= fragment.end
 
     def close(self) -> None:
-        """End the reader."""
+        """Close the reader."""
         self.reader.close()
 
 
@@ -152,13 +152,12 @@ class CommittedMessages:
 
         framing = framing_of_journal(self.messages.messages.spec)
         for envelope in self.messages:
-            # The sequencer delivers acknowledgements, too. They are empty records, which no reader has asked
-            # for.
+            # The sequencer also delivers acknowledgements, which are empty records that users do not want.
             if split_uuid(envelope.message.get_uuid())[2] != ACK_TXN:
                 yield Chunk(envelope.begin, framing.marshal(envelope.message)), True
 
     def close(self) -> None:
-        """End the readers."""
+        """Close the readers."""
         self.messages.close()
 
 
@@ -210,7 +209,7 @@ def open_committed(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
     default="read_uncommitted",
-    help="read_committed reads the messages of committed transactions, each once.",
+    help="Which messages to read; read_committed reads those of committed transactions, each once.",
 )
 @click.option(
     "--uuid-path",
@@ -249,9 +248,9 @@ def read(
 ) -> None:
     """Write the bytes of JOURNAL, or of a selection, to stdout.
 
-    The command reads journals one after the other, up to their write heads. With --block it reads all at
-    once, and bytes that were appended together stay together. As json: a line for each chunk, with journal,
-    offset and the bytes in base64. After Ctrl-C, the command prints the offset at which to continue.
+    The command reads journals one after the other, up to their write heads. With --block it reads all
+    concurrently, and bytes that were appended together stay together. As json: a line for each chunk, with
+    journal, offset and the bytes in base64. After Ctrl-C, the command prints the offset at which to continue.
 
     With --isolation-level=read_committed, journals hold messages with UUIDs. The command writes the committed
     ones, each once and in its frame. Of a transaction that began before the first offset, it writes the rest.
@@ -262,7 +261,7 @@ def read(
     committed = is_committed(isolation_level, uuid_path, offsets_out)
     offsets = load_offsets(offsets_path) if offsets_path else {}
     if offsets_path is not None and offsets_path == offsets_out:
-        # Renamed and not overwritten: a run that fails in the middle would have destroyed the only copy.
+        # Renamed instead of overwritten, because a run that fails would destroy the only copy.
         offsets_path.rename(f"{offsets_path}.previous")
     with (
         connect(fragment_root=file_root) as client,
@@ -284,7 +283,7 @@ def read(
             try:
                 specs = chosen_journals(client, journal, selector)
                 for at, spec in enumerate(specs):
-                    # A suspended journal has no content, and reading it would resume it for nothing.
+                    # A suspended journal has no content, and reading it would needlessly resume it.
                     if not is_fully_suspended(spec):
                         bar.show(f"reading {spec.name} ({at + 1} of {len(specs)})")
                         drain(sink, open_source(journal or spec.name), offsets)
@@ -298,7 +297,7 @@ def read(
 
 
 def is_committed(isolation_level: str, uuid_path: str, offsets_out: Path | None) -> bool:
-    """Return whether to read committed messages, after checking the options for that.
+    """Return whether to read committed messages, after checking the related options.
 
     Raises:
         click.UsageError: an option contradicts the isolation level.
@@ -313,7 +312,7 @@ def is_committed(isolation_level: str, uuid_path: str, offsets_out: Path | None)
 
 
 def interrupted_text(offsets: Mapping[str, int], offsets_out: Path | None, *, committed: bool) -> str:
-    """Return the text of an interrupted read, with the offset at which to continue."""
+    """Return the message after an interrupted read, with the offset at which to continue."""
     if committed:
         return "interrupted: start again; an offset does not describe open transactions"
     if offsets_out is not None:
@@ -329,13 +328,13 @@ def interrupted_text(offsets: Mapping[str, int], offsets_out: Path | None, *, co
 
 
 def drain(sink: ChunkWriter, source: JournalContent, offsets: dict[str, int]) -> None:
-    """Read a journal to its end, record that offset, and report bytes that are missing."""
+    """Read a journal to its end, record that offset, and report missing bytes."""
     reader = source.reader
     with closing(source):
         try:
             sink.drain(source, offsets)
         except KeyboardInterrupt:
-            raise  # The bytes read last may not have been written, so their offset is not recorded.
+            raise  # The last bytes may not have been written, so their offset is not recorded.
         except BaseException:
             _note(reader, offsets)
             raise
@@ -350,26 +349,26 @@ def _note(reader: RetryReader, offsets: dict[str, int]) -> None:
 
 
 class Pumps:
-    """A thread for each journal that is read. Started and ended by one thread."""
+    """Runs a thread for each journal that is read. Not thread-safe."""
 
     def __init__(
         self, sink: ChunkWriter, open_source: Callable[[str], JournalContent], offsets: dict[str, int]
     ) -> None:
         self.failure: BaseException | None = None
-        """The error that ended a thread."""
+        """The first error that ended a thread."""
         self.on_failure: Callable[[], object] = lambda: None
-        """Called by the thread that fails."""
+        """Called by a thread that fails."""
         self._sink = sink
         self._open_source = open_source
         self._offsets = offsets
         self._running: dict[str, tuple[JournalContent, threading.Thread]] = {}
 
     def keep(self, names: set[str]) -> None:
-        """Read these journals and no others."""
-        # First those that have gone, whose readers would fail.
+        """Read exactly these journals."""
+        # First stop the readers of journals that have gone, because they would fail.
         for name in self._running.keys() - names:
             source, thread = self._running.pop(name)
-            # Ends the reader under the thread, which then returns.
+            # The thread returns when its reader is closed.
             source.close()
             thread.join(CLOSE_TIMEOUT_S)
         for name in sorted(names - self._running.keys()):
@@ -382,22 +381,22 @@ class Pumps:
         try:
             drain(self._sink, source, self._offsets)
         except Exception as error:  # noqa: BLE001 - the main thread raises it
-            # The first one, because others often follow from it.
+            # Keep the first error, because it often causes the others.
             self.failure = self.failure or error
             self.on_failure()
 
 
 CLOSE_TIMEOUT_S = 10.0
-"""Time limit for a reader's thread to end after its reader is closed."""
+"""Time limit for a thread to end after its reader is closed, in seconds."""
 
 
 def follow(client: Client, selector: str, pumps: Pumps) -> None:
-    """Read the journals that match, which may change, until interrupted."""
+    """Read the matching journals until interrupted. The set of journals may change."""
     from gazette_spark.client import WatchedList
 
     with interrupted_by_signals(), suppress(KeyboardInterrupt), WatchedList(client, selector) as watched:
-        # A pump fails in its own thread, while this one waits for the next listing, which may never come.
-        # Closing the watch ends that wait.
+        # A pump fails in another thread while this one waits for the next listing, which may never come.
+        # Closing the watch ends the wait.
         pumps.on_failure = watched.close
         try:
             for listing in watched.updates():
@@ -409,7 +408,7 @@ def follow(client: Client, selector: str, pumps: Pumps) -> None:
                     }
                 )
         finally:
-            # Every reader has ended before the offsets are written to a file.
+            # All readers must end before the offsets are written to a file.
             pumps.keep(set())
     if pumps.failure is not None:
         raise pumps.failure
@@ -422,7 +421,7 @@ def load_offsets(path: Path) -> dict[str, int]:
     except JsonError as error:
         raise click.ClickException(f"{path} is {error}") from error
     match offsets:
-        # type and not isinstance: true and false are integers for Python. -1 is the write head.
+        # type instead of isinstance, because true and false are integers in Python. -1 is the write head.
         case dict() if all(type(value) is int and value >= -1 for value in offsets.values()):
             return offsets
     raise click.ClickException(f'{path} is not a file of offsets, such as {{"a/journal": 1024}}')
@@ -435,7 +434,6 @@ def save_offsets(offsets: dict[str, int], path: Path) -> None:
         json.dump(dict(sorted(offsets.items())), file)
         file.write("\n")
         file.flush()
-        # The file decides where the next run continues: after a power cut it has to be the old one or the new
-        # one, and whole.
+        # The next run continues from this file, so after a power cut it must be the complete old or new one.
         os.fsync(file.fileno())
     temporary.replace(path)

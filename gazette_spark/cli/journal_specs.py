@@ -1,4 +1,4 @@
-"""``gazette-spark journals list`` and ``apply``: specs of journals, and their YAML."""
+"""Implements ``gazette-spark journals list`` and ``apply``, which show and change specs."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ NONE = "<none>"
 """Text of a missing value in tables; ``gazctl`` uses it, too."""
 
 DEFAULT_COLUMNS = ("codec", "fragment_length", "stores", "primary", "labels")
-"""Columns of the table if no option names one."""
+"""Columns of the table if no option selects a column."""
 
 max_txn_size_option = click.option(
     "--max-txn-size",
     type=Integer(min=0),
     default=0,
     show_default=True,
-    help="Maximum changes in a transaction; 0: one transaction for all, which Etcd refuses above 128. With "
-    "several transactions, some may be applied and others not.",
+    help="Maximum number of changes per transaction; 0: one transaction for all, which Etcd refuses above "
+    "128. With several transactions, some may be applied and others not.",
 )
 
 
@@ -69,11 +69,11 @@ def list_journals(  # noqa: PLR0917 - click's
 ) -> None:
     """List journals, ascending by name.
 
-    As yaml: the tree that `apply` takes, with revisions. As json: one ListResponse, as gazctl prints it.
+    As yaml: the tree that `apply` reads, with revisions. As json: one ListResponse, as in gazctl.
     """
     flags = {"rf": rf, "primary": primary, "replicas": replicas, "stores": stores}
     columns = [name for name, shown in flags.items() if shown]
-    # As in gazctl: an option that names a column replaces the default ones.
+    # As in gazctl, selecting columns replaces the default ones.
     if not columns and not labels:
         columns = list(DEFAULT_COLUMNS)
     columns = ["name", *["write_head"] * heads, *columns]
@@ -101,16 +101,16 @@ def show_updates(
 def show_listing(
     client: Client, listing: Listing, printer: Printer, columns: Sequence[str], labels: Sequence[str]
 ) -> None:
-    """Show one list."""
+    """Print one listing."""
     match printer.format:
         case "yaml":
-            # With revisions, so that an edit in between makes apply fail instead of being overwritten.
+            # With revisions, so that apply fails instead of overwriting a change made in between.
             changes = changes_of_journals(listing.journals)
             click.echo(format_journal_yaml(changes) if changes else "{}\n", nl=False)
         case "json" | "proto":
             printer.message(listing.to_pb())
         case _:
-            # A call for each journal, hence only on request.
+            # Only on request, because each journal needs a call.
             heads = client.write_heads(listing.names) if "write_head" in columns else {}
             rows = [journal_row(journal, heads.get(journal.spec.name)) for journal in listing.journals]
             if printer.format == "table":
@@ -122,7 +122,7 @@ def show_listing(
 
 
 def journal_row(journal: pb.ListResponse.Journal, write_head: int | None = None) -> dict[str, object]:
-    """Return one line of the list."""
+    """Return a journal's row."""
     spec, route = journal.spec, journal.route
     members = [member.suffix for member in route.members]
     primary = members.pop(route.primary) if 0 <= route.primary < len(members) else None
@@ -152,7 +152,7 @@ def label_values(labels: pb.LabelSet) -> dict[str, object]:
 
 
 def table_row(row: Row, spec: pb.JournalSpec, labels: Sequence[str]) -> dict[str, object]:
-    """Return a row of the table, with words for missing values and a column for each label."""
+    """Return a row of the table, with texts for missing values and a column for each label."""
     suspended = spec.suspend.level != pb.JournalSpec.Suspend.NONE
     columns: dict[str, object] = {name: values_of(spec.labels, name) or NONE for name in labels}
     shown = {**row, "primary": f"{row['primary'] or NONE}{' <S>' if suspended else ''}"}
@@ -168,14 +168,14 @@ def table_row(row: Row, spec: pb.JournalSpec, labels: Sequence[str]) -> dict[str
 def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: int, printer: Printer) -> None:
     """Create, change or delete journals according to a YAML file.
 
-    A spec without a revision creates its journal, and fails if it exists. Revision -1 overwrites. The command
+    A spec without a revision creates its journal, or fails if it exists. Revision -1 overwrites. The command
     applies the whole file or nothing, unless --max-txn-size splits it. --dry-run shows for each journal:
     create, change, no change, delete, or refused, which is exit code 1. As proto: the ApplyRequest.
     """
     changes = parse_journal_yaml(read_specs(specs))
     with connect() as client:
         if dry_run:
-            # Only these, as a cluster may have many thousand journals.
+            # Only the named journals, because a cluster may have many thousands.
             existing = client.journals_named(change.delete or change.upsert.name for change in changes)
             rows = [planned(change, "name", existing) for change in changes]
             show_applied(printer, pb.ApplyRequest(changes=changes), "name", rows, None)
@@ -192,7 +192,7 @@ def read_specs(specs: TextIO) -> str:
 
 
 def applied(change: Any, key: str) -> dict[str, str]:  # noqa: ANN401 - of journals or shards
-    """Return the line of a change that was applied; ``key`` is the field of names."""
+    """Return the row of a change that was applied; ``key`` is the field with the item's name."""
     if change.delete:
         return {key: change.delete, "change": "delete"}
     return {key: getattr(change.upsert, key), "change": "upsert"}
@@ -205,8 +205,8 @@ def planned(change: Any, key: str, existing: Mapping[str, Any]) -> dict[str, str
     """
     row = applied(change, key)
     now = existing.get(row[key])
-    # The broker's own conditions. A dry run can be wrong all the same, if somebody changes a journal before
-    # the real one.
+    # These are the broker's own conditions. A dry run can still be wrong if a journal changes before the real
+    # run.
     if problem := conflict(change.expect_mod_revision, now, delete=bool(change.delete)):
         return row | {"change": "refused", "problem": problem}
     if not change.delete:
@@ -218,10 +218,10 @@ def planned(change: Any, key: str, existing: Mapping[str, Any]) -> dict[str, str
 def show_applied(
     printer: Printer, request: Message, key: str, rows: Sequence[Row], revision: int | None
 ) -> None:
-    """Show what was applied; ``revision`` is None if it was a dry run.
+    """Show what was applied; ``revision`` is None for a dry run.
 
     Raises:
-        click.exceptions.Exit: with 1, if it was a dry run and brokers would refuse a change.
+        click.exceptions.Exit: with code 1, if it was a dry run and brokers would refuse a change.
     """
     refused = [row for row in rows if "problem" in row]
     match printer.format:

@@ -1,7 +1,7 @@
-"""``gazette-spark journals``: the specs and bytes of journals, through a broker.
+"""Implements ``gazette-spark journals``, which works with journals through a broker.
 
-The terms and the YAML are those of Gazette's own ``gazctl``. The commands that only operators of a cluster
-need (``edit``, ``prune``, ``suspend``, ``reset-head``) are in ``gazctl`` alone.
+Terms and YAML are the same as in Gazette's ``gazctl``. Commands that only operators of a cluster need
+(``edit``, ``prune``, ``suspend``, ``reset-head``) are only in ``gazctl``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gazette_spark.cli.journal_specs import apply_specs, list_journals
 def journals(ctx: click.Context, endpoint: str, timeout: float) -> None:
     """Work with the journals of a broker.
 
-    Tokens and keys come from the environment, as for gazctl: BROKER_AUTH_TOKEN or BROKER_AUTH_KEYS, or from a
-    file. Commands take no secret from the command line, where other users could see it.
+    Tokens and keys come from the environment (BROKER_AUTH_TOKEN or BROKER_AUTH_KEYS, as in gazctl) or from a
+    file. Commands do not accept secrets on the command line, where other users could see them.
     """
     ctx.obj = make_connect(endpoint, timeout)
 

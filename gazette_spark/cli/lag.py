@@ -1,4 +1,4 @@
-"""``gazette-spark lag``: Burrow's verdicts; in this file, on recorded incidents, without a broker or a query.
+"""Implements ``gazette-spark lag``; here, ``lag evaluate``, which judges recorded windows without a broker.
 
 Exit codes: 0 for any verdict; 1 for invalid input; 2 for wrong usage.
 """
@@ -54,7 +54,7 @@ def evaluate(source: BinaryIO, bad_only: bool) -> None:
 
 
 def decode(content: bytes) -> str:
-    """Return the text of some input."""
+    """Decode UTF-8 input."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Shared options of the commands of ``gazette-spark lag``: Burrow's settings, and the watched groups."""
+"""Defines options that the commands of ``gazette-spark lag`` share: Burrow's settings, and what to watch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HISTORY = ("intervals", "min_distance_s", "expire_group_s", "group_allowlist", "
 
 
 def rule_options(command: Decorated) -> Decorated:
-    """Add Burrow's settings of its storage and its evaluator; see :func:`rules`."""
+    """Add the settings of Burrow's storage and evaluator; see :func:`rules`."""
     return _with(
         command,
         click.option(
@@ -38,7 +38,7 @@ def rule_options(command: Decorated) -> Decorated:
             default=0,
             show_default=True,
             metavar="SECONDS",
-            help="Minimum time between commits; a commit that comes earlier replaces the previous one.",
+            help="Minimum time between commits; a commit that follows sooner replaces the previous one.",
         ),
         click.option(
             "--expire-group",
@@ -47,7 +47,7 @@ def rule_options(command: Decorated) -> Decorated:
             default=604_800,
             show_default=True,
             metavar="SECONDS",
-            help="Forget a group that has not committed for this time.",
+            help="Time without commits after which a group is forgotten.",
         ),
         click.option(
             "--group-allowlist", default="", metavar="REGEX", help="Watch only groups whose name matches."
@@ -61,7 +61,7 @@ def rule_options(command: Decorated) -> Decorated:
             default=0,
             show_default=True,
             metavar="BYTES",
-            help="A journal with at most this lag is OK.",
+            help="Lag up to which a journal is OK.",
         ),
         click.option(
             "--minimum-complete",
@@ -69,7 +69,7 @@ def rule_options(command: Decorated) -> Decorated:
             default=0.0,
             show_default=True,
             metavar="SHARE",
-            help="A journal with fewer of its --intervals commits than this share is OK.",
+            help="Share of --intervals commits; a journal with fewer commits is OK.",
         ),
     )
 
@@ -78,7 +78,7 @@ def rules(options: Mapping[str, Any]) -> tuple[HistoryOptions, Thresholds]:
     """Return the settings of a command's options.
 
     Raises:
-        click.UsageError: one is out of its range.
+        click.UsageError: an option is out of range.
     """
     try:
         history = HistoryOptions(**{name: options[name] for name in HISTORY})
@@ -99,8 +99,8 @@ def feed_options(command: Decorated) -> Decorated:
             "tables",
             multiple=True,
             metavar="[NAME=]LOCATION",
-            help="Table of a sink, a Delta table's location or iceberg:CATALOG/NAMESPACE.TABLE: a group for "
-            "each app id, or NAME. Repeatable.",
+            help="Table of a sink: a Delta table's location, or iceberg:CATALOG/NAMESPACE.TABLE. Its groups "
+            "are its app ids, or NAME. Repeatable.",
         ),
         click.option(
             "--checkpoint",
@@ -114,7 +114,7 @@ def feed_options(command: Decorated) -> Decorated:
             "states",
             multiple=True,
             metavar="GROUP=LOCATION",
-            help="stateLocation of a group that reads committed messages: shows its open transactions. "
+            help="stateLocation of a group that reads committed messages, to show its open transactions. "
             "Repeatable.",
         ),
         click.option(
@@ -122,7 +122,7 @@ def feed_options(command: Decorated) -> Decorated:
             "consumers",
             multiple=True,
             metavar="[NAME=]URL",
-            help="Consumer to watch: a group shard:ID, or NAME:ID, for each shard. Repeatable.",
+            help="Consumer to watch. Each shard is a group shard:ID, or NAME:ID. Repeatable.",
         ),
         click.option(
             "--topic",
@@ -137,14 +137,14 @@ def feed_options(command: Decorated) -> Decorated:
             type=Integer(min=0),
             default=0,
             metavar="BYTES",
-            help="Count unread lines; read at most this many bytes at each poll.",
+            help="Maximum bytes to read at each poll to count unread lines; 0 does not count.",
         ),
         click.option(
             "--max-lag",
             "max_lag_bytes",
             type=Integer(min=0),
             metavar="BYTES",
-            help="Raise an alarm if a group's lag is larger.",
+            help="Lag of a group above which an alarm is raised.",
         ),
         click.option(
             "--max-age",
@@ -158,7 +158,7 @@ def feed_options(command: Decorated) -> Decorated:
             "min_loss_s",
             type=Number(min=0),
             metavar="SECONDS",
-            help="Raise an alarm if unread bytes may be pruned sooner.",
+            help="Time until unread bytes may be pruned, below which an alarm is raised.",
         ),
         click.option(
             "--cluster",
@@ -179,7 +179,7 @@ def feed_options(command: Decorated) -> Decorated:
 
 
 def alarms(options: Mapping[str, Any]) -> Alarms:
-    """Return the thresholds of a command's options."""
+    """Return the alarm thresholds of a command's options."""
     age_s, loss_s = options["max_age_s"], options["min_loss_s"]
     return Alarms(
         options["max_lag_bytes"],
@@ -195,7 +195,7 @@ def named(text: str) -> tuple[str | None, str]:
     (('orders', '/lake/orders'), (None, '/lake/day=1'))
     """
     name, sign, location = text.partition("=")
-    # Partitions of tables are named day=1, so an equals sign after a slash is no name.
+    # Directories of table partitions, such as day=1, have equals signs after a slash.
     if not sign or "/" in name:
         return None, text
     if not name or not location:
@@ -205,7 +205,7 @@ def named(text: str) -> tuple[str | None, str]:
 
 def _with(command: Decorated, *options: Callable[[Decorated], Decorated]) -> Decorated:
     ordered: Sequence[Callable[[Decorated], Decorated]] = options
-    # The option that is added last comes first in --help.
+    # The option that is added last is the first in --help.
     for option in reversed(ordered):
         command = option(command)
     return command

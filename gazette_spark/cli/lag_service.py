@@ -1,4 +1,4 @@
-"""``gazette-spark lag serve`` and ``lag show``: Burrow's verdicts on queries and tables as they are now."""
+"""Implements ``gazette-spark lag serve`` and ``lag show``, which judge current queries and tables."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 EXIT_CODES = {"OK": 0, "UNKNOWN": 0, "WARN": 1, "ERR": 2}
 
 UNWRAPPED = 10_000
-"""Columns of an output that is not a terminal, or of a table that does not fit into one."""
+"""Number of columns if the output is not a terminal, or if a table does not fit into one."""
 
 MIN_NAMES = 24
-"""Columns of a terminal that group, journal and verdict need together, folded."""
+"""Minimum number of columns for group, journal and verdict together, when folded."""
 
 STALE_AFTER_S, STALE_ROUNDS = 60, 3
-"""A verdict is stale if the last poll is longer ago than both: seconds, and intervals between polls."""
+"""Seconds, and intervals between polls. A verdict is stale if the last poll is longer ago than both."""
 
 UNREADABLE = 3
-"""Exit code of ``lag show`` where something could not be read, so that a verdict is missing or stale."""
+"""Exit code of ``lag show`` if something could not be read, so that a verdict is missing or stale."""
 
 
 @click.command(short_help="Serve Burrow's HTTP API, metrics and a status page.")
@@ -75,7 +75,7 @@ UNREADABLE = 3
     "other_clusters",
     multiple=True,
     metavar="NAME=URL",
-    help="Another `lag serve`, whose groups this page shows as well. Repeatable.",
+    help="Another `lag serve`, whose groups the page also shows. Repeatable.",
 )
 @click.option(
     "--allow-delete", is_flag=True, help="Allow DELETE requests for groups, and for topics of groups."
@@ -83,7 +83,7 @@ UNREADABLE = 3
 @click.option(
     "--notify-command",
     metavar="COMMAND",
-    help="Program to run for each notice; it gets the notice as JSON on stdin.",
+    help="Program to run for each notice, with the notice as JSON on stdin.",
 )
 @click.option(
     "--notify-webhook",
@@ -111,7 +111,7 @@ UNREADABLE = 3
     type=click.Choice(["WARN", "ERR"]),
     default="WARN",
     show_default=True,
-    help="Mildest verdict that sends a notice.",
+    help="Mildest verdict for which notices are sent.",
 )
 @click.option(
     "--send-interval",
@@ -134,9 +134,9 @@ UNREADABLE = 3
 def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
     """Serve Burrow's HTTP API, Prometheus metrics and a status page until stopped.
 
-    The monitor asks the broker for write heads. It reads commits from the logs of Delta tables and from query
-    checkpoints, and asks consumers for the progress of their shards. It needs no JVM and writes nothing.
-    After a restart it rebuilds the history from tables and query checkpoints.
+    The monitor reads write heads from the broker, commits from the logs of Delta tables and from query
+    checkpoints, and the progress of shards from consumers. It needs no JVM and writes nothing. After a
+    restart it rebuilds the history from tables and query checkpoints.
     """
     try:
         from gazette_spark._ledger.positions import now_ms as clock
@@ -144,11 +144,11 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
         from gazette_spark.lag.server import LagService
     except ImportError as error:
         raise MissingPackageError(f"{error.name} is not installed", "gazette-spark[lag]") from error
-    # To stderr, because stdout has the address, for programs that start the server.
+    # To stderr, because programs that start the server read its address from stdout.
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("gazette_spark.lag").setLevel(options["log_level"].upper())
     with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
-        # Both have to pass: a minute where polls are frequent, three intervals where they are rare.
+        # Both times must pass: a minute decides if polls are frequent, three intervals if they are rare.
         stale_after_ms = round(max(STALE_AFTER_S, STALE_ROUNDS * options["interval_s"]) * 1000)
         monitor = _monitor(options, options["expire_cache_s"], stale_after_ms)
         config = _config(options | {"listen": listen})
@@ -193,19 +193,19 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
     type=Number(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Watch for this time before the verdict. Choose more than a trigger interval.",
+    help="Time to watch before the verdict. Choose more than a trigger interval.",
 )
 @format_option
 def show(group: str | None, for_s: float, output_format: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
     """Show each journal's lag and verdict.
 
     The command reads the tables' history and query checkpoints, with the write heads that queries recorded
-    there. The verdict is UNKNOWN where that is not enough: a query had read everything at its last commit, so
-    the age of the unread bytes is unknown; or it is a shard, which keeps no history. --for watches until the
-    verdict is known.
+    there. The verdict is UNKNOWN if that is not enough: either a query had read everything at its last
+    commit, so that the age of the unread bytes is unknown, or the group is a shard, which keeps no history.
+    With --for, the command watches until the verdict is known.
 
-    The exit code is that of the worst group: 0 OK or UNKNOWN, 1 WARN or an alarm, 2 ERR; 3 if there is no
-    group, or something could not be read. Alarms and read failures are on stderr.
+    The worst group determines the exit code: 0 OK or UNKNOWN, 1 WARN or an alarm, 2 ERR. It is 3 if there is
+    no group, or something could not be read. Alarms and read failures are on stderr.
     """
     from gazette_spark.lag.detail import (
         UNKNOWN,
@@ -216,17 +216,18 @@ def show(group: str | None, for_s: float, output_format: str, **options: Any) ->
     )
 
     with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
-        # No cache: each poll of --for has to give a new verdict.
+        # Without a cache, because each poll of --for must give a new verdict.
         monitor = _monitor(options, 0)
         feeds = _feeds(options, client, consumers)
-        # Once the ring of write heads is full of polled ones, the rules need no assumption.
+        # After this many polls, all write heads in the ring were polled, and the rules need no assumptions.
         now_ms, failures = _watch(feeds, monitor, for_s, options["intervals"] if for_s else 0)
     details = []
     for name in monitor.groups():
         if group in (None, name):
             lag = monitor.lag(name, now_ms)
             detail = group_detail(name, lag, monitor.alarms, worst_first(lag.journals))
-            # A single poll cannot tell bytes that have just arrived from bytes that wait for an hour.
+            # A single poll cannot distinguish bytes that have just arrived from bytes that have waited for an
+            # hour.
             ambiguous = () if for_s else ambiguous_journals(monitor, name, lag, options["allowed_lag"])
             details.append(mark_unknown(detail, ambiguous))
     if output_format == "json":
@@ -247,20 +248,20 @@ def show(group: str | None, for_s: float, output_format: str, **options: Any) ->
             else "there is no group: no ledger entry and no shard was found",
             err=True,
         )
-    # True counts as 1: an alarm is as bad as WARN.
+    # True equals 1, so an alarm counts as WARN.
     codes = [max(EXIT_CODES.get(detail["status"], UNREADABLE), bool(detail["alarms"])) for detail in details]
     sys.exit(UNREADABLE if failures else max(codes, default=UNREADABLE))
 
 
 def _watch(feeds: Sequence[Feed], monitor: Monitor, for_s: float, times: int) -> tuple[int, list[str]]:
-    """Poll once, and ``times`` more in the time; return the time and the failures of the last poll."""
+    """Poll once, then ``times`` more within ``for_s``; return the time and the failures of the last poll."""
     from gazette_spark._ledger.positions import now_ms as clock
     from gazette_spark.lag.feeds import poll_all
 
     begun, pause = time.monotonic(), threading.Event()
     for look in range(times + 1):
         if look:
-            # At fixed times from the begin, so that slow polls do not make the watch longer.
+            # At fixed times after the start, so that slow polls do not prolong the watch.
             pause.wait(max(0.0, begun + for_s * look / times - time.monotonic()))
         now_ms = clock()
         try:
@@ -278,15 +279,15 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
     from gazette_spark.lag.detail import UNKNOWN
     from gazette_spark.lag.metrics import Kind, Level, columns
 
-    # Speeds are shown on the page only, because a terminal has no room for them.
+    # Speeds are only on the page, because a terminal has no room for them.
     metrics = [metric for metric in columns(Level.JOURNAL) if metric.kind is not Kind.SPEED]
     rows = []
     for detail in details:
-        # A group without a journal still gets a line: it exists, and nothing is known of it.
+        # A group without a journal still gets a line, because it exists.
         unlisted = detail["unlisted"] or ([] if detail["journals"] else ["-"])
         rows += [[detail["group"], name, UNKNOWN, *["-" for _ in metrics]] for name in unlisted]
         for journal in detail["journals"]:
-            # Its offsets belong to two journals of one name, so their difference says nothing.
+            # The offsets belong to two journals of the same name, so their difference is meaningless.
             verdict = UNKNOWN if journal["journal"] in detail["recreated"] else journal["status"]
             cells = [metric.cell(journal) for metric in metrics]
             rows.append([detail["group"], journal["journal"], verdict, *cells])
@@ -303,7 +304,7 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
         styles = {2: STYLES.get(row[2], "red")}
         table.add_row(*(Text(row[at], styles.get(at, "")) for at in shown))
     console = Console()
-    # Names are folded, but where numbers leave them too little room, Rich would show numbers only. Output for
+    # Names are folded, but if the numbers leave too little room, Rich would show only numbers. Output for
     # scripts is never wrapped.
     numbers = [max(len(row[at]) for row in (headings, *rows)) + 2 for at in shown if at >= 3]
     is_narrow = console.width - sum(numbers) < MIN_NAMES
@@ -331,8 +332,8 @@ def _monitor(options: dict[str, Any], expire_cache_s: int, stale_after_ms: int |
 
 @contextmanager
 def _consumers(options: dict[str, Any]) -> Iterator[list[Feed]]:
-    """Give the feeds of consumers, whose clients are closed at the end."""
-    from gazette_spark.cli.shards import ShardConnect  # Loads gRPC.
+    """Yield the feeds of consumers, and close their clients at the end."""
+    from gazette_spark.cli.shards import ShardConnect  # Imports gRPC.
     from gazette_spark.lag.feeds import ShardFeed
 
     connect = make_connect(options["broker"], options["timeout_s"])
@@ -343,11 +344,11 @@ def _consumers(options: dict[str, Any]) -> Iterator[list[Feed]]:
         ]
 
 
-def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> list[Feed]:  # noqa: ANN401 - a client, which loads gRPC
+def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> list[Feed]:  # noqa: ANN401 - a client, which imports gRPC
     from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, RecordFeed, StateFeed, TableFeed
 
     if options["topics"] and options["selector"]:
-        raise click.UsageError("give --selector or --topic")
+        raise click.UsageError("give either --selector or --topic")
     topics = []
     for text in options["topics"]:
         topic, selector = named(text)
@@ -356,21 +357,21 @@ def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> l
         topics.append((topic, selector))
     feeds: list[Feed] = [HeadFeed(client, selector, topic) for topic, selector in topics]
     feeds = feeds or [HeadFeed(client, options["selector"])]
-    # Feeds of heads come first: the history takes no commit of a journal whose head it does not know.
+    # Feeds of heads come first, because the history accepts a commit only if the journal's head is known.
     heads = len(feeds)
     for text in options["tables"]:
         name, location = named(text)
         feeds.append(TableFeed(location, name))
     for text in options["checkpoints"]:
         name, location = named(text)
-        # A query checkpoint has no name of its own, unlike the ledger with its app ids.
+        # Unlike a ledger with its app ids, a query checkpoint has no name.
         if name is None:
             raise click.UsageError(f"--checkpoint {text!r}: expected NAME=DIRECTORY")
         feeds.append(CheckpointFeed(location, name, options["intervals"]))
     feeds += consumers
     if len(feeds) == heads:
         raise click.UsageError("nothing to watch: give --table, --checkpoint or --consumer")
-    # Feeds of open transactions come after those that report groups.
+    # Feeds of open transactions come after the feeds that report groups.
     for text in options["states"]:
         from gazette_spark._planning.states import OpenTransactions, StateFiles
 
@@ -400,11 +401,9 @@ def _notifier(options: dict[str, Any]) -> Notifier | None:
             words = tuple(shlex.split(command))
         except ValueError as error:
             problem = f"{str(error).lower()} in {command!r}"
-            raise click.UsageError(
-                f"--notify-command: {problem}; quote its words as a shell wants them"
-            ) from None
+            raise click.UsageError(f"--notify-command: {problem}; quote its words as in a shell") from None
         if not words:
-            raise click.UsageError("--notify-command: expected a program, and maybe its arguments")
+            raise click.UsageError("--notify-command: expected a program with optional arguments")
         senders.append(CommandSender(words))
     template = None
     if options["notify_template"]:
@@ -424,7 +423,7 @@ def _notifier(options: dict[str, Any]) -> Notifier | None:
         send_close=options["send_close"],
         groups=options["notify_groups"],
     )
-    # In the background each, so that a receiver that hangs delays neither polls nor the others.
+    # Each in the background, so that a receiver that hangs delays neither the polls nor the others.
     return Notifier(when, [BackgroundSender(sender) for sender in senders]) if senders else None
 
 
@@ -444,17 +443,17 @@ def _mail_sender(url: str) -> MailSender:
     user, password = unquote(parts.username or ""), os.environ.get(MAIL_PASSWORD, "")
     if user and not password:
         raise click.UsageError(f"--notify-mail: {user} needs a password in {MAIL_PASSWORD}")
-    # A mail server on this machine has mostly no certificate, and nothing leaves the machine.
+    # A mail server on this machine usually has no certificate, and the mail does not leave the machine.
     is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
     return MailSender(parts.hostname, port, sender, receivers, user, password, tls=not is_local)
 
 
 MAIL_PASSWORD = "GAZETTE_SPARK_MAIL_PASSWORD"  # noqa: S105 - the variable's name
-"""Variable with the password for the mail server."""
+"""Environment variable with the password for the mail server."""
 
 
 def _config(options: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return Burrow's configuration views. URLs are masked, and webhook and command are omitted."""
+    """Return the configuration in Burrow's form. URLs are masked, and webhook and command are omitted."""
     profile = {
         "name": "default",
         "client-id": "gazette-spark",

@@ -1,6 +1,6 @@
-"""The command's entry point: loads a group of commands only when it is called.
+"""Defines the command's entry point, which imports a group of commands only when it is called.
 
-``gazette-spark --help`` must answer at once, so this module imports neither Spark nor gRPC, and the groups
+``gazette-spark --help`` must answer quickly, so this module imports neither Spark nor gRPC, and the groups
 import them inside their functions.
 """
 
@@ -25,7 +25,7 @@ COMMANDS = {
         "gazette_spark.cli.demo:quickstart",
         "Stream journals into a Delta table and watch its lag.",
     ),
-    "demo": ("gazette_spark.cli.demo:demo", "Kill a running stream, and prove its table exact."),
+    "demo": ("gazette_spark.cli.demo:demo", "Kill a running stream, and prove that its table is exact."),
     "doctor": ("gazette_spark.cli.doctor:doctor", "Check this machine and the broker; say what to fix."),
     "broker": ("gazette_spark.cli.broker:broker", "Run the embedded broker."),
     "journals": (
@@ -41,26 +41,26 @@ COMMANDS = {
     "lag": ("gazette_spark.cli.lag:lag", "Show whether queries keep up, once or as a service."),
     "verify": ("gazette_spark.cli.verify:verify", "Prove that a table holds each record once."),
 }
-"""Name → where the command is, and its line in ``--help``."""
+"""Location and line in ``--help`` of each command, by name."""
 
 SECTIONS = {
     "First steps": ("quickstart", "demo", "doctor"),
     "Gazette": ("broker", "journals", "consumer", "shards"),
     "Delta and Iceberg tables": ("offsets", "lag", "verify"),
 }
-"""The commands as ``--help`` groups them."""
+"""Groups of commands in ``--help``."""
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 class Integer(click.IntRange):
-    """A 64-bit integer within bounds. Its errors say "integer", where click's say "integer range"."""
+    """A 64-bit integer within bounds. Errors say "integer" instead of click's "integer range"."""
 
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
-        """Return the number; refuse one that no message to a broker could hold."""
+        """Return the number; refuse one that does not fit into a message to a broker."""
         number = super().convert(value, param, ctx)
         # Python's integers have no bounds, and protobuf's error would name neither the option nor the value.
         if not -(1 << 63) <= number < 1 << 63:
@@ -69,14 +69,14 @@ class Integer(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """A finite number within bounds. Its errors say "number", where click's say "float range"."""
+    """A finite number within bounds. Errors say "number" instead of click's "float range"."""
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
         """Return the number; refuse ``nan`` and ``inf``."""
         number = super().convert(value, param, ctx)
-        # NaN passes every bound, and of an endless timeout gRPC says that the broker does not answer.
+        # NaN passes every bound, and for an infinite timeout gRPC reports that the broker does not answer.
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
@@ -86,7 +86,7 @@ DEFAULT_BROKER = "http://localhost:8080"
 DEFAULT_CONSUMER_PORT = 8090
 
 NATIVE_LOGS = {"GRPC_VERBOSITY": "NONE", "RUST_LOG": "error"}
-"""Log levels of gRPC and deltalake, which would otherwise log in addition to the command's error."""
+"""Log levels that keep gRPC and deltalake from logging in addition to the command's error."""
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -101,8 +101,8 @@ def broker_option(name: str = "endpoint") -> Callable[[Decorated], Decorated]:
 
     def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str:
         check_not_empty(value)
-        # An address on the command line of a group holds for its commands, and takes precedence over the
-        # environment. click knows only the option of the command itself.
+        # An address given to a group applies to its commands, and takes precedence over the environment.
+        # click only sees the option of the command itself.
         if ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE:
             ctx.meta[_ADDRESS] = value
         typed: str | None = typed_broker(ctx)
@@ -119,14 +119,14 @@ def broker_option(name: str = "endpoint") -> Callable[[Decorated], Decorated]:
 
 
 def check_not_empty(address: str | None) -> None:
-    """Refuse an empty address, which comes from an unset variable of a shell: ``--broker "$B"``."""
-    # click takes an empty BROKER_ADDRESS for one that is not set.
+    """Refuse an empty address, as from an unset shell variable in ``--broker "$B"``."""
+    # click treats an empty BROKER_ADDRESS as not set.
     if address == "":
-        raise click.BadParameter(f"it is empty; write a URL such as {DEFAULT_BROKER}, or leave it out")
+        raise click.BadParameter(f"it is empty; give a URL such as {DEFAULT_BROKER}, or omit the option")
 
 
 def broker_here(command: Decorated) -> Decorated:
-    """Let a group take ``--broker`` for its commands."""
+    """Add ``--broker`` to a group, for its commands."""
 
     def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
         check_not_empty(value)
@@ -138,13 +138,13 @@ def broker_here(command: Decorated) -> Decorated:
 
 
 def typed_broker(ctx: click.Context) -> str | None:
-    """Return the address on the command line; None if it is from the environment or the default."""
+    """Return the address on the command line; None if it comes from the environment or the default."""
     typed: str | None = ctx.meta.get(_ADDRESS)
     return typed
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when used, and whose errors are one line each."""
+    """A group that imports commands when they are used, and prints each error as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of ``--help``."""
@@ -155,14 +155,14 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
-        # Only now: gRPC and Spark take up to seconds to load, and --help needs neither.
+        # Imported only now, because gRPC and Spark take up to seconds to import, and --help needs neither.
         command: click.Command = getattr(import_module(module), name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of the first word; suggest one for a misspelled word."""
+        """Find the command of the first word, and suggest one for a misspelled word."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -177,8 +177,8 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; turn a GazetteError into one line and exit code 1."""
-        # Before the libraries are loaded, which read them once. A level that the user has set stays, except
-        # that gRPC's errors are hidden, too: the package has already limited its log to them.
+        # Before the libraries are imported, because they read these variables once. A level that the user has
+        # set is kept. ERROR is replaced, because the package itself sets it for gRPC.
         for name, level in NATIVE_LOGS.items():
             if os.environ.get(name, "ERROR") == "ERROR":
                 os.environ[name] = level
@@ -193,12 +193,12 @@ class LazyGroup(click.Group):
                 raise click.UsageError(f"{name} comes before the command: {words}", command) from None
             raise
         except GazetteError as error:
-            # A GazetteError says what to do, and a traceback would push that off the screen. Anything else is
-            # a bug, and keeps its traceback.
+            # A GazetteError says what to do, and a traceback would hide that. Other errors are bugs and keep
+            # their traceback.
             raise click.ClickException(one_line(error)) from error
         except OSError as error:
-            # A full disk is the user's to solve. Other errors of the system may be bugs, and click handles a
-            # closed pipe.
+            # The user can solve a full disk. Other system errors may be bugs, and click handles a closed
+            # pipe.
             if error.errno not in FULL_DISK:
                 raise
             place = error.filename or "the output or a temporary file"
@@ -208,9 +208,9 @@ class LazyGroup(click.Group):
 
 
 class Interrupted(click.ClickException):
-    """Ctrl-C. The text says what was done and how to continue."""
+    """Ctrl-C was pressed. The text says what was done and how to continue."""
 
-    exit_code = 130  # As shells have it.
+    exit_code = 130  # As in shells.
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the text without "Error:"."""
@@ -218,7 +218,7 @@ class Interrupted(click.ClickException):
 
 
 def one_line(error: GazetteError | str) -> str:
-    """Return an error's text without line breaks, for a user who gives options of commands."""
+    """Return an error's text on one line, with the command's options instead of the library's."""
     text = " ".join(str(error).split())
     text = text.replace("option 'brokerAddress'", "option '--broker'")
     text = text.replace("Check CONSUMER_ADDRESS and", "Check --consumer or CONSUMER_ADDRESS, and")

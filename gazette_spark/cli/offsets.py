@@ -1,4 +1,4 @@
-"""``gazette-spark offsets``: a table's ledger, read without Spark."""
+"""Implements ``gazette-spark offsets``, which shows a table's ledger without Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def offsets() -> None:
 @offsets.command("show")
 @click.argument("table")
 @click.option("--app-id", default=None, help="Show one writer. Default: all writers in the table's history.")
-@click.option("--from-data", is_flag=True, help="Show where the rows end. For a table that lost its ledger.")
+@click.option("--from-data", is_flag=True, help="Show where the rows end, for a table that lost its ledger.")
 @broker_options
 @record_options
 @format_option
@@ -44,7 +44,7 @@ def show_offsets(
     endpoint: str,
     timeout: float,
     output_format: str,
-    **options: Any,  # noqa: ANN401 - those of RecordOptions
+    **options: Any,  # noqa: ANN401 - values of RecordOptions
 ) -> None:
     """Show the ledger of the table TABLE.
 
@@ -55,10 +55,10 @@ def show_offsets(
     The command also lists bytes that are not in the table because they were lost or skipped, as far back as
     the table's history goes.
 
-    With --from-data, it ignores the ledger and finds where the rows end, by the columns _journal, _offset and
-    _end_offset. Without _end_offset, and for rows of the format raw, it reads the last record of each journal
-    from the broker. The sink's method adopt and the option startingOffsets take the JSON. Rows of several
-    writers are not distinguished. Journals without a row in the table are missing.
+    With --from-data, it ignores the ledger and finds where the rows end, from the columns _journal, _offset
+    and _end_offset. Without _end_offset, and for rows of the format raw, it reads the last record of each
+    journal from the broker. The sink's method adopt and the option startingOffsets accept the JSON output.
+    Rows of several writers are not distinguished. Journals without a row in the table are missing.
 
     For a table of a catalog, use `DeltaSink(app_id, table=…).ledger()`.
     """
@@ -70,13 +70,13 @@ def show_offsets(
 
 
 def checked_location(table: str) -> str:
-    """Return a table's directory, which has to exist, or its location in an object store."""
+    """Return a table's directory, which must exist, or its location in an object store."""
     directory = None if TableName.parse(table) else local_path(table)
     if directory is None:
         return table
-    # Before the log is read, because a reader of Delta says "not a table" of a missing directory.
+    # Checked before the log is read, because Delta's reader reports a missing directory as "not a table".
     if not Path(directory).is_dir():
-        # Spark's paths have no quoting, but URLs that people copy do.
+        # Spark's paths are not percent-encoded, but URLs that people copy are.
         plain = unquote(directory)
         hint = f". Write it without quoting: {plain!r}" if plain != directory and Path(plain).is_dir() else ""
         expected = "TABLE is a directory, a URL, or iceberg:CATALOG/NAMESPACE.TABLE"
@@ -91,7 +91,7 @@ def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output
     iceberg = TableName.parse(table)
     rows = DeltaRows(table) if iceberg is None else IcebergRows(iceberg)
     journal_ends = data_ends(rows, None)
-    # Without _end_offset the end is behind a record whose length is not in the table.
+    # Without _end_offset, the end depends on the length of the last record, which is not in the table.
     if any(end.read_through is None for end in journal_ends):
         with connect() as client:
             journal_ends = data_ends(rows, client, RecordOptions(**options))
@@ -112,7 +112,7 @@ def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
             "DeltaSink(app_id, table=…).ledger() has them.",
             err=True,
         )
-    # A URL may have credentials, and the output goes into tickets.
+    # A URL may contain credentials, and users paste the output into tickets.
     table = masked_url(table)
     states: dict[str, LedgerState] = {}
     for name in [app_id] if app_id else app_ids(history):
@@ -141,7 +141,7 @@ def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
 
 
 def skipped_rows(history: Sequence[HistoryRow], app_id: str, table: str) -> Iterator[dict[str, object]]:
-    """Yield a line for each gap that batches of an app id skipped, newest batch first."""
+    """Yield a row for each gap that batches of an app id skipped, newest batch first."""
     for row, entry in visible_entries(history, app_id, table=table):
         for gap in entry.gaps:
             yield {
@@ -163,7 +163,7 @@ def entry_json(state: LedgerState) -> dict[str, Any]:
 
 
 def entry_rows(state: LedgerState) -> Iterator[dict[str, object]]:
-    """Yield a line for each journal of an entry."""
+    """Yield a row for each journal of an entry."""
     assert state.entry is not None
     for journal, offset in state.entry.read_through.items():
         yield {

@@ -1,13 +1,13 @@
-"""The output of commands, for people or for programs.
+"""Prints the output of commands, for people or for programs.
 
-A command passes its results to :class:`Printer` as *rows*, dictionaries of plain values, and where Gazette
-has a message for them, as that message. The printer writes the requested format:
+A command passes its results to :class:`Printer` as *rows*, which are dictionaries of plain values, or as
+Gazette's message for them, if there is one. The printer writes the requested format:
 
 =========  ==========================================================================
 ``table``  aligned columns under a heading
-``json``   one document; of ``journals`` commands, what ``gazctl`` prints as JSON
-``jsonl``  a line for each row, with the names of this command's fields
-``yaml``   a tree of specs, to be edited and applied
+``json``   one document; for ``journals`` commands, the same JSON as ``gazctl`` prints
+``jsonl``  a line for each row, with this command's field names
+``yaml``   a tree of specs, to edit and apply
 ``proto``  the message in protobuf's text format
 =========  ==========================================================================
 """
@@ -40,7 +40,7 @@ format_option = click.option(
 
 
 def output_option(*formats: str) -> Callable[[Decorated], Decorated]:
-    """Return the option ``--format``, the first being the default; the command gets a :class:`Printer`."""
+    """Return the option ``--format``, whose default is the first. The command gets a :class:`Printer`."""
     return click.option(
         "--format",
         "-o",
@@ -54,7 +54,7 @@ def output_option(*formats: str) -> Callable[[Decorated], Decorated]:
 
 
 def say_reading(source: IO[Any]) -> None:
-    """Print, at a terminal, that the command waits for input."""
+    """If the input is a terminal, print that the command waits for it."""
     if source.isatty():
         click.echo("reading stdin: end it with Ctrl-D", err=True)
 
@@ -66,7 +66,7 @@ class Printer:
     format: str
 
     def rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
-        """Write ``columns`` of the rows as a table, or all of their fields as JSON."""
+        """Write ``columns`` of the rows as a table, or all fields as JSON."""
         if self.format == "table":
             click.echo(text_table(rows, columns))
         elif self.format == "json":
@@ -76,7 +76,7 @@ class Printer:
                 click.echo(json.dumps(dict(row), ensure_ascii=False))
 
     def message(self, message: Message) -> None:
-        """Write a message: as JSON with the wire's names and all fields, or as protobuf's text."""
+        """Write a message as JSON with all fields and their wire names, or in protobuf's text format."""
         if self.format == "proto":
             click.echo(text_format.MessageToString(message), nl=False)
         else:
@@ -84,11 +84,11 @@ class Printer:
 
 
 def message_json(message: Message) -> str:
-    """Return a message as JSON on one line, as Go's tools print it: wire names, defaults included."""
+    """Return a message as one line of JSON, with wire names and default values, as Go's tools print it."""
     return json_format.MessageToJson(
         message,
         preserving_proto_field_name=True,
-        # Go's encoder writes zeros, and scripts that were written for gazctl look for them.
+        # Go's encoder writes zeros, and scripts for gazctl rely on them.
         always_print_fields_with_no_presence=True,
         indent=None,
     )
@@ -100,7 +100,7 @@ def show(rows: Sequence[Row], columns: Sequence[str], output_format: str) -> Non
 
 
 def text_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """Return aligned columns under a heading; lines longer than the screen are never cut.
+    """Return aligned columns under a heading. Lines are never cut.
 
     >>> print(text_table([{"name": "a/b", "bytes": 1024}, {"name": "a/long", "bytes": 7}], ["name", "bytes"]))
     NAME    BYTES
@@ -130,7 +130,7 @@ def size_text(size: int) -> str:
     ('7 B', '1.5 KiB', '64.0 MiB')
     """
     units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
-    # By bits and not by a logarithm, which is inexact near powers of 1024.
+    # Bits instead of a logarithm, which is inexact near powers of 1024.
     at = min(max(size.bit_length() - 1, 0) // 10, len(units) - 1)
     return f"{size / 1024**at:.{1 if at else 0}f} {units[at]}"
 

@@ -1,4 +1,4 @@
-"""Options that server commands share, and the signals that end them."""
+"""Defines options that server commands share, and the signals that end these commands."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def security_of_server(variable: str) -> Callable[[Decorated], Decorated]:
             "--auth-keys",
             envvar=variable,
             metavar="KEYS",
-            help=f"Base64 keys that verify tokens. Set ${variable} instead: others can see a command line.",
+            help=f"Base64 keys that verify tokens. Prefer ${variable}: others can see a command line.",
         )
         cert = click.option("--tls-cert", type=_FILE, help="PEM certificate of this server.")
         key = click.option("--tls-key", type=_FILE, help="PEM private key of the certificate.")
         client_ca = click.option(
             "--tls-client-ca",
             type=_FILE,
-            help="PEM file of the authorities that sign client certificates. Clients need one.",
+            help="PEM file of the authorities that sign client certificates. Clients then need one.",
         )
         return keys(cert(key(client_ca(command))))
 
@@ -52,7 +52,7 @@ def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> S
 
     if cert is None and key is None and client_ca is None:
         return None
-    # A client CA without a certificate would look protected, and be plain text.
+    # A client CA without a certificate would look secure, but the connection would not be encrypted.
     if cert is None or key is None:
         raise click.UsageError("TLS needs both --tls-cert and --tls-key")
     return ServerTls(cert, key, client_ca)
@@ -65,20 +65,20 @@ class EndSignals:
     """Catches SIGINT and SIGTERM for the rest of the process, and waits for one of them.
 
     Python runs its handlers in the main thread, but the kernel may deliver a signal to any thread, which does
-    not wake a main thread that waits for a lock. It does wake one that waits for the byte that Python's own
-    handler writes to a pipe, whichever thread that runs in.
+    not wake a main thread that waits for a lock. So the main thread waits for a byte in a pipe, which
+    Python's low-level handler writes in whichever thread receives the signal.
     """
 
     def __init__(self) -> None:
-        # For the life of the process.
+        # Never closed, because the handlers stay for the life of the process.
         self._reader, writer = os.pipe()
-        # Python's handler must not block in the write. A full pipe has woken the reader already.
+        # Python's handler must not block in the write. If the pipe is full, the reader is already awake.
         os.set_blocking(writer, False)
         self._has_come = False
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for signum in ENDING:
-            # A handler of our own, because the default action would end the process, and Python writes to the
-            # pipe only for signals that it handles.
+            # The default action would end the process, and Python writes to the pipe only for signals that
+            # have a Python handler.
             signal.signal(signum, lambda *_: None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -88,6 +88,6 @@ class EndSignals:
             remaining_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
             if not select.select([self._reader], [], [], remaining_s)[0]:
                 return False
-            # Each byte is the number of a signal that Python handles, not only of these two.
+            # Each byte is a signal number. Other handled signals also write to the pipe.
             self._has_come = not ENDING.isdisjoint(os.read(self._reader, 64))
         return True

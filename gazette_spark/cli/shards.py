@@ -1,6 +1,6 @@
-"""``gazette-spark shards``: the specs and the status of a consumer's shards.
+"""Implements ``gazette-spark shards``, which shows and changes a consumer's shards.
 
-The terms and the YAML are those of Gazette's own ``gazctl``.
+Terms and YAML are the same as in Gazette's ``gazctl``.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from gazette_spark.protocol import consumer_pb2 as pc
 
 CONNECT_S = 2.0
-"""Time for the first connection to a consumer."""
+"""Timeout for the first connection to a consumer, in seconds."""
 
 _SELECTOR_HELP = "Label selector, such as 'id=shard-000', 'id:prefix=orders-' or 'app=shop'"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardConnect:
-    """Makes the clients of a command: one of consumers, and one of the brokers of their journals."""
+    """Makes the clients of a command, for consumers and for the brokers of their journals."""
 
     endpoint: str
     """URL of a consumer."""
@@ -56,10 +56,10 @@ class ShardConnect:
         return replace(self, brokers=self.brokers.at(endpoint))
 
     def __call__(self) -> ShardClient:
-        """Return a client of consumers, as the environment and the group's options describe it."""
+        """Return a consumer client with the settings of the environment and the group's options."""
         from gazette_spark.consumer.client import PREFIX, ShardClient
 
-        # A consumer that accepts no connection is more likely down than busy.
+        # A consumer that accepts no connection is probably down, not busy.
         connect_s = min(CONNECT_S, self.brokers.timeout_s)
         return self.brokers.open(ShardClient, self.endpoint, PREFIX, connect_timeout_s=connect_s)
 
@@ -78,7 +78,7 @@ shard_selector_option = shown_option(_SELECTOR_HELP, "shard", ID)
 target_shards_option = target_option(_SELECTOR_HELP, "shard", ID)
 
 DEFAULT_COLUMNS = ("primary", "sources", "labels")
-"""Columns of the table if no option names one."""
+"""Columns of the table if no option selects a column."""
 
 
 @click.group()
@@ -88,7 +88,7 @@ DEFAULT_COLUMNS = ("primary", "sources", "labels")
 def shards(ctx: click.Context, consumer: str, endpoint: str, timeout: float) -> None:
     """Work with the shards of a consumer.
 
-    Tokens and keys come from the environment, as for gazctl: CONSUMER_AUTH_TOKEN or CONSUMER_AUTH_KEYS, and
+    Tokens and keys come from the environment, as in gazctl: CONSUMER_AUTH_TOKEN or CONSUMER_AUTH_KEYS, and
     for brokers BROKER_AUTH_TOKEN or BROKER_AUTH_KEYS. A token file applies to both.
     """
     ctx.obj = ShardConnect(consumer, make_connect(endpoint, timeout))
@@ -101,7 +101,7 @@ def shards(ctx: click.Context, consumer: str, endpoint: str, timeout: float) -> 
 @click.option("--replicas", "-r", is_flag=True, help="Column: the other consumers, and their status.")
 @click.option("--rf", is_flag=True, help="Column: the configured replication factor.")
 @click.option("--label-columns", "-L", "labels", multiple=True, metavar="LABEL", help="Column: a label.")
-@click.option("--lag", is_flag=True, help="Column: unread bytes of each source; asks shards and journals.")
+@click.option("--lag", is_flag=True, help="Column: unread bytes of each source, from shards and journals.")
 @click.pass_obj
 def list_shards(  # noqa: PLR0917 - click's
     connect: ShardConnect,
@@ -115,7 +115,7 @@ def list_shards(  # noqa: PLR0917 - click's
 ) -> None:
     """List shards and their status, ascending by id.
 
-    As yaml: the list that `apply` takes, with revisions. As json: one ListResponse, as gazctl prints it.
+    As yaml: the list that `apply` reads, with revisions. As json: one ListResponse, as in gazctl.
     Errors of FAILED shards go to stderr.
     """
     from gazette_spark.consumer.shard_yaml import changes_of_shards, format_shard_yaml
@@ -140,7 +140,7 @@ def list_shards(  # noqa: PLR0917 - click's
     rows = [shard_row(shard, behind.get(shard.spec.id, {}) if lag else None) for shard in listed.shards]
     if printer.format == "table":
         for row in rows:
-            # Texts of errors are too long for a column, and scripts read stdout.
+            # Error texts are too long for a column, and scripts parse stdout.
             for error in row["errors"]:  # type: ignore[attr-defined]  # A list, see shard_row.
                 click.echo(f"{row['id']}: {' '.join(error.split())}", err=True)
         rows = [
@@ -152,7 +152,7 @@ def list_shards(  # noqa: PLR0917 - click's
 
 
 def shard_row(shard: pc.ListResponse.Shard, lag: Mapping[str, int] | None = None) -> dict[str, object]:
-    """Return one line of the list."""
+    """Return a shard's row."""
     from gazette_spark.consumer.specs import recovery_log, reduce_statuses
     from gazette_spark.protocol import consumer_pb2 as pc
 
@@ -193,7 +193,7 @@ def apply_specs(
 ) -> None:
     """Create, change or delete shards according to a YAML file.
 
-    A spec without a revision creates its shard, and fails if it exists. Revision -1 overwrites. The journals
+    A spec without a revision creates its shard, or fails if it exists. Revision -1 overwrites. The journals
     of sources and recovery logs must exist, with suitable content types. The command applies the whole file
     or nothing, unless --max-txn-size splits it. As proto: the ApplyRequest.
     """
@@ -203,7 +203,7 @@ def apply_specs(
 
     with connect.brokers() as client:
         changes = parse_shard_yaml(read_specs(specs))
-        # As gazctl does: a consumer takes any spec, and the shard would fail later.
+        # As in gazctl. A consumer accepts any spec, and the shard would fail later.
         verify_referenced_journals(client, changes)
     revision = None
     with connect() as shard_client:
@@ -228,7 +228,7 @@ def apply_specs(
 @output_option("table", "json", "jsonl")
 @click.pass_obj
 def stat(connect: ShardConnect, shard: str, read_through: Sequence[str], printer: Printer) -> None:
-    """Show how far SHARD has read; first wait for offsets, if any are given.
+    """Show how far SHARD has read, after waiting for offsets if any are given.
 
     Each line has a journal, the offset up to which the shard's committed state has read it, and the end of
     the last acknowledgement that the shard wrote there. To wait for an append, give its end as OFFSET.
@@ -271,8 +271,8 @@ def unassign(connect: ShardConnect, selector: str, failed: bool, dry_run: bool, 
     """
     with connect() as shard_client:
         listed = {shard.spec.id: shard_row(shard) for shard in shard_client.list_shards(selector)}
-        # The consumer decides again, as only_failed says: a shard may have failed, or have recovered, since
-        # the list.
+        # With only_failed, the consumer checks again, because a shard may have failed or recovered since the
+        # listing.
         chosen = [name for name, row in listed.items() if not failed or row["errors"]]
         done = shard_client.unassign(chosen, only_failed=failed, dry_run=dry_run)
     if not done:

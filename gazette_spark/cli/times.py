@@ -1,4 +1,4 @@
-"""The type of options that take a time, such as ``--from`` and ``--to``."""
+"""Defines the type of options that take a time, such as ``--from`` and ``--to``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _DAYS = re.compile(r"(\d{1,6})d(.*)")
 
 
 class Time(click.ParamType[int]):
-    """A time: seconds since 1970, an ISO 8601 text, or how long ago. Its value is in seconds since 1970."""
+    """A time as seconds since 1970, ISO 8601 text, or a duration ago, converted to seconds since 1970."""
 
     name = "time"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return the word that ``--help`` shows after the option."""
+        """Return the placeholder in ``--help``."""
         return "TIME"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -38,7 +38,7 @@ class Time(click.ParamType[int]):
 
 
 def parse_time(text: str, now_s: float) -> int | None:
-    """Return a time in seconds since 1970, rounded down; None if the text is not one, or before 1970.
+    """Return a time in seconds since 1970, rounded down; None if the text is not a time, or is before 1970.
 
     A text without a zone is in UTC, like the times that commands print.
 
@@ -69,6 +69,6 @@ def parse_time(text: str, now_s: float) -> int | None:
             moment = datetime.fromisoformat(text.strip())
         except ValueError:
             return None
-        # Not in the zone of this machine, so that a command gives the same answer everywhere.
+        # UTC instead of this machine's zone, so that a command means the same everywhere.
         unix_s = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     return int(unix_s) if 0 <= unix_s <= MAX_UNIX_S else None

@@ -1,4 +1,4 @@
-"""``gazette-spark verify``: proves that a table matches its journals and ledger."""
+"""Implements ``gazette-spark verify``, which proves that a table matches its journals and ledger."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DIFFERENT, NOT_VERIFIED = 1, 3
-"""Exit codes; 2 is the command line's."""
+"""Exit codes. Code 2 means wrong usage."""
 
 NEEDS = "Java 17 or 21, and Delta's jars from Maven Central or SPARK_DIST_CLASSPATH; try gazette-spark doctor"
 """Requirements of a local session."""
@@ -43,7 +43,7 @@ IDENTITIES = {
     "BROKER_AUTH_TOKEN_FILE": "auth.tokenFile",
     "BROKER_AUTH_TOKEN": "auth.token",
 }
-"""Variables with the command's credentials, of which the first one applies; and the source's options."""
+"""Variables with the command's credentials, of which the first applies, and the source's options for them."""
 
 PEM_FILES = {
     "BROKER_TRUSTED_CA_FILE": "tls.ca",
@@ -57,7 +57,7 @@ COMPARED = {
     "offsets": "compared by offset, not by bytes",
     "bytes": "compared by offset and bytes",
 }
-"""Text of the verdict for each depth of the comparison."""
+"""Text in the verdict for each depth of the comparison."""
 
 
 @click.command()
@@ -75,7 +75,7 @@ COMPARED = {
 @click.option(
     "--allow-unclaimed",
     is_flag=True,
-    help="List rows of a query's other sources, and from before an adopted ledger, and verify the rest.",
+    help="Accept rows of other sources, and from before an adopted ledger: list them, and verify the rest.",
 )
 @click.option(
     "--dead-letters",
@@ -103,10 +103,10 @@ COMPARED = {
 )
 @record_options
 @click.option(
-    "--uuid-path", default=None, help="The query's option uuidPath, of a table of committed messages."
+    "--uuid-path", default=None, help="The query's option uuidPath, for a table of committed messages."
 )
 @click.option(
-    "--include-acks", is_flag=True, help="The query's option includeAcks, of a table of committed messages."
+    "--include-acks", is_flag=True, help="The query's option includeAcks, for a table of committed messages."
 )
 @format_option
 def verify(
@@ -123,7 +123,7 @@ def verify(
     remote: str | None,
     conf: tuple[str, ...],
     output_format: str,
-    **options: Any,  # noqa: ANN401 - those of record_options
+    **options: Any,  # noqa: ANN401 - values of record_options
 ) -> None:
     """Prove that the table TABLE holds its journals' records exactly.
 
@@ -132,13 +132,13 @@ def verify(
 
     The command checks that the ledger's entries cover each journal without gap or overlap, except for gaps
     that they name. It reads the journals again and compares their records with the rows: by the columns
-    _journal and _offset, or with their bytes by journal, offset and value. Digests of entries
-    (DeltaSink(audit=True)) are compared, too, and prove rows whose bytes the journals no longer have.
+    _journal and _offset, or, including the bytes, by the columns journal, offset and value. Digests of
+    entries (DeltaSink(audit=True)) are also compared, and prove rows whose bytes the journals no longer have.
     Commits without a ledger entry that may have changed rows are listed.
 
     Dead letters must have no row in the table. With isolationLevel=read_committed, the records are the
-    committed messages. A query that filters records, or makes several rows of one, is not exact in this
-    sense.
+    committed messages. A query that filters records, or makes several rows of one record, is not exact in
+    this sense.
 
     This process compares Iceberg tables, and Delta tables of up to 64 MiB. Larger Delta tables are compared
     by a local Spark session or, with --remote, by the executors of a Spark Connect server, which need this
@@ -151,9 +151,9 @@ def verify(
     locations = dict(_pair(pair, "--dead-letters", "NAME=LOCATION") for pair in dead_letters)
     settings = dict(_pair(pair, "--conf", "KEY=VALUE") for pair in conf)
     if remote and settings:
-        raise click.UsageError("--conf is for a local session: a server of --remote has its own settings")
+        raise click.UsageError("--conf is for a local session; the server of --remote has its own settings")
     connect = make_connect(endpoint, timeout)
-    # With --remote the path is the server's, and cannot be checked here.
+    # With --remote the path is on the server, and cannot be checked here.
     location = table if remote else checked_location(table)
     try:
         check_spark(remote)
@@ -167,8 +167,8 @@ def verify(
             client = None if entries_only else stack.enter_context(connect())
             bar = stack.enter_context(progress("comparing rows and records"))
             report = None
-            # The driver compares small tables itself: a session of Spark takes longer to start than they take
-            # (decision 0038).
+            # This process compares small tables itself, because starting Spark takes longer than the
+            # comparison (decision 0038).
             if not (in_spark or remote or settings):
                 try:
                     engine = DriverEngine(location, read, locations)
@@ -187,8 +187,8 @@ def verify(
                     spark, delta, client, read, app_id=app_id, accepted=accepted, locations=locations
                 )
     except GazetteError as error:
-        # An error is no difference. A script must be able to tell "the table is wrong" from "I could not
-        # look".
+        # An error is not a difference. Scripts must be able to distinguish a wrong table from one that could
+        # not be checked.
         click.echo(f"Error: not verified: {one_line(error)}", err=True)
         raise click.exceptions.Exit(NOT_VERIFIED) from error
     if output_format == "json":
@@ -227,13 +227,13 @@ def source_options(
     }
     optional = {"framing": framing, "uuidPath": uuid_path, "includeAcks": "true" if include_acks else None}
     options |= {option: text for option, text in optional.items() if text}
-    # The order is the client's own, so driver and executors have the same identity.
+    # The same order as in the client, so that driver and executors have the same identity.
     if identity := next((name for name in IDENTITIES if env.get(name)), None):
         options[IDENTITIES[identity]] = env[identity]
     if remote and "auth.tokenFile" in options:
-        # The server has other files than this machine.
+        # The server does not have this machine's files.
         options["auth.token"] = _content(options.pop("auth.tokenFile")).strip()
-    # Pass the contents of files, because a Connect server has other files.
+    # Pass the contents of files, because a Connect server does not have this machine's files.
     return options | {option: _content(env[name]) for name, option in PEM_FILES.items() if env.get(name)}
 
 
@@ -248,10 +248,10 @@ def check_spark(remote: str | None) -> None:
     """Check that Spark is installed.
 
     Raises:
-        MissingPackageError: it is not, or the packages of a Spark Connect client are missing.
+        MissingPackageError: Spark, or a package that a Spark Connect client needs, is missing.
     """
     try:
-        # Imported and not looked up: pyspark is there without the packages that Spark Connect needs.
+        # Imported instead of looked up, because pyspark may be installed without Spark Connect's packages.
         import_module("pyspark.sql.connect.session" if remote else "pyspark.sql")
     except ImportError as error:
         problem = f"Spark{' Connect' * bool(remote)} is not installed ({_first_line(error)})"
@@ -265,7 +265,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Replace an error of Spark by one with its first line.
+    """Replace Spark's errors by errors with their first line.
 
     Raises:
         InputError: Spark could not compare the table.
@@ -320,7 +320,7 @@ def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSess
 
 
 def journal_rows(report: Report) -> Iterator[dict[str, object]]:
-    """Yield a line for each journal of each writer."""
+    """Yield a row for each journal of each writer."""
     for claim in report.claims:
         records = report.records.get(claim.journal)
         yield {
@@ -330,15 +330,15 @@ def journal_rows(report: Report) -> Iterator[dict[str, object]]:
             "end": claim.end,
             "commits": len(claim.spans),
             "records": records,
-            # Dead letters are counted together with the records, or not at all.
+            # Dead letters are only counted together with the records.
             "dead_letters": None if records is None else report.dead.get(claim.journal, 0),
         }
 
 
 def lost_rows(report: Report) -> Iterator[dict[str, object]]:
-    """Yield a line for each gap that entries name, and for bytes that are gone without being named."""
-    # A gap that the ledger names was known when the batch was written. One that is only missing now may have
-    # been read then.
+    """Yield a row for each gap that entries name, and for other ranges of bytes that are gone."""
+    # A gap in the ledger was known when the batch was written. Bytes that are only missing now may have been
+    # read then.
     recorded_gaps = [(claim.journal, *gap, True) for claim in report.claims for gap in claim.gaps]
     gone = [(*span, False) for span in report.gone]
     for journal, begin, end, recorded in sorted(recorded_gaps + gone):
@@ -359,7 +359,7 @@ def report_lines(report: Report) -> Iterator[str]:
     uneven: list[dict[str, object]] = [
         asdict(part) | {"compared": words.get(part.depth, f"by {part.depth}")}
         for part in report.ranges
-        # The report as a whole says how deep the comparison was; only what differs from that is listed.
+        # The report states the depth of the comparison; only ranges that differ from it are listed.
         if part.reason or part.depth != report.depth
     ]
     if uneven:
@@ -367,8 +367,8 @@ def report_lines(report: Report) -> Iterator[str]:
         yield text_table(uneven, ["app_id", "journal", "begin", "end", "compared", "reason"])
     if report.others:
         yield "\nCommits without a ledger entry that may have changed rows:"
-        # Not an error by itself: a DELETE that somebody meant is such a commit, too. Whoever reads the report
-        # knows which were meant.
+        # Not necessarily an error: an intended DELETE is such a commit, too. The reader of the report knows
+        # which were intended.
         yield from (f"  {commit}" for commit in report.others)
     if report.difference:
         yield f"DIFFERENT: {report.difference}"
