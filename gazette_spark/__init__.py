@@ -1,4 +1,4 @@
-"""Gazette journals in Spark, Delta Lake and Iceberg: complete, once, fast.
+"""Streams Gazette journals into Spark, Delta Lake and Iceberg, completely, exactly once and fast.
 
 Import what you use from here::
 
@@ -9,7 +9,7 @@ Further names are in the public packages :mod:`gazette_spark.client`, :mod:`gaze
 :mod:`gazette_spark.lag`, :mod:`gazette_spark.errors` and :mod:`gazette_spark.testing`. Everything else may
 change at any time; ``docs/reference/public_names.txt`` lists what is public.
 
-Importing this package loads neither Spark nor gRPC: a name is loaded when it is first used.
+Importing this package imports neither Spark nor gRPC. A name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gazette_spark.sink import DeltaSink as DeltaSink
 
 # PySpark starts its JVM by a fork in which Python code runs. gRPC's fork handlers run there too, and one
-# child in thirty dies of them before it becomes a JVM. Our channels are not used across forks anyway.
+# child in thirty dies in them before it becomes a JVM. Our channels are not used across forks anyway.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # Otherwise gRPC prints a line on stderr whenever a broker closes a connection, for example because it
 # restarts.
@@ -73,7 +73,7 @@ _MODULES = {
     "_delta.upsert": ("Upsert",),
     "flow": ("FlowCollection",),
 }
-"""Names that are loaded when they are first used, by module; beside them are all classes of errors."""
+"""Names that are imported when they are first used, by module. All error classes are exported as well."""
 
 _load, _, _names = lazy_exports(__name__, _MODULES)
 
@@ -95,10 +95,10 @@ def __dir__() -> list[str]:
 
 
 def register(spark: SparkSession) -> None:
-    """Tell ``spark`` about the formats ``gazette``, ``gazette_delta`` and ``gazette_iceberg``.
+    """Register the formats ``gazette``, ``gazette_delta`` and ``gazette_iceberg`` with ``spark``.
 
-    Not needed where the package is installed in the Python of the driver: PySpark finds the formats
-    itself. It is needed where Spark has looked for formats before the package was installed, as in a
+    This is not needed if the package is installed in the driver's Python, because PySpark then finds the
+    formats itself. It is needed if Spark has searched for formats before the package was installed, as in a
     notebook that installs it.
     """
     from gazette_spark.errors import MissingPackageError
@@ -118,14 +118,14 @@ def register(spark: SparkSession) -> None:
 
 
 def gaps(spark: SparkSession, path: str | None = None, **options: str) -> DataFrame:
-    """Return the bytes of journals that no fragment has any more: a query of the range cannot read them.
+    """Return the bytes of journals that no fragment has any more, so that a query cannot read them.
 
     This also works on Spark Connect. ``gaps(spark, "shop/", brokerAddress=…)`` is
     ``spark.read.format("gazette").option("readGaps", "true")`` with these options.
 
     Args:
         spark: The session.
-        path: A journal, or a prefix that ends in ``/``; None where an option selects the journals.
+        path: A journal, or a prefix that ends in ``/``; None if an option selects the journals.
         options: Options of a batch query, such as ``startingOffsets``.
 
     Returns:

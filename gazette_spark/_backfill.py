@@ -1,4 +1,4 @@
-"""Fill a table from journals in one batch, so that a stream can continue from its end.
+"""Fills a table from journals in one batch, so that a stream can continue from its end.
 
 An ordinary batch query reads up to the journals' ends at the time when it is planned, and does not report
 these ends. A backfill plans first. The planned range is read *and* recorded in the table's ledger, in the

@@ -4,7 +4,7 @@
 :func:`~gazette_spark.ingest`, with the same ledger. Tasks write Parquet from Arrow batches, and the driver
 commits the names of the files together with the ledger entry in one commit of the table.
 
-This file only translates Spark's calls, which come in several processes:
+Spark calls this module in several processes:
 
 - On the driver, Spark creates a :class:`FileFormat` at ``start()`` or ``save()``, which checks the options.
 - For each batch, Spark creates a writer in a separate Python process on the driver. The constructor creates a
@@ -55,16 +55,16 @@ if TYPE_CHECKING:
 
 
 class TableKind:
-    """What distinguishes the tables of one format. Each format has a class with these methods."""
+    """The parts that differ between table formats. Each format has a class with these methods."""
 
     name: str
     """The format's name."""
     reads: str
     """How to read such a table."""
     complete: str
-    """What to do about output modes whose batches repeat rows."""
+    """Advice on output modes whose batches repeat rows."""
     without_arrow: str
-    """What to do on a release of Spark that passes no Arrow batches to a stream's writer."""
+    """Advice for releases of Spark that pass no Arrow batches to a stream's writer."""
 
     @staticmethod
     def parse(options: Mapping[str, str], use: Use | None) -> FileFormatOptions:
@@ -72,7 +72,7 @@ class TableKind:
         raise NotImplementedError
 
     @staticmethod
-    def open(options: Any, checkpoint: str | None) -> FormatTable:  # noqa: ANN401 - the format's own options.
+    def open(options: Any, checkpoint: str | None) -> FormatTable:  # noqa: ANN401 - the format's options.
         """Return the table. Nothing is read yet."""
         raise NotImplementedError
 

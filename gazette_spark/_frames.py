@@ -1,8 +1,8 @@
-"""The errors that Spark shows: without our internal frames, and those of ``deltalake`` on one line.
+"""Shortens errors that Spark shows: hides our internal frames, and puts ``deltalake``'s texts on one line.
 
 Spark prints the traceback of any error that a data source raises, and a long one hides the line that matters.
-The package's own errors say what happened and what to do, so they arrive without the frames below the method
-that Spark calls; the log has these at level DEBUG. All other errors keep their frames.
+The package's own errors say what happened and what to do, so they lose the frames below the method that Spark
+calls, which are logged at level DEBUG. All other errors keep their frames.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*m")
 _NATIVE_FRAMES = re.compile(r"^ *0: <unknown>$.*", re.MULTILINE | re.DOTALL)
-"""Addresses without names, with which ``deltalake`` ends the text of some errors."""
+"""Stack frames without names, which end the text of some ``deltalake`` errors."""
 
 
 def hide_internal_frames(cls: type[T]) -> type[T]:
@@ -35,7 +35,7 @@ def hide_internal_frames(cls: type[T]) -> type[T]:
 
 
 def without_internal_frames(error: GazetteError) -> GazetteError:
-    """Return the error without its frames and causes, and log these."""
+    """Return the error without its frames and causes, after logging them."""
     log.debug("frames of an error that Spark shows without them", exc_info=error)
     error.__cause__ = None
     error.__suppress_context__ = True
@@ -44,7 +44,7 @@ def without_internal_frames(error: GazetteError) -> GazetteError:
 
 def _calling(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's arguments
         try:
             return method(*args, **kwargs)
         except GazetteError as error:
@@ -65,7 +65,7 @@ def _generating(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[
 
 
 def deltalake_text(error: Exception) -> str:
-    """Return the text of an error of ``deltalake`` on one line; it draws a tree of causes, in colors."""
+    """Return the text of a ``deltalake`` error on one line. Originally, it is a colored tree of causes."""
     text = _NATIVE_FRAMES.sub("", _TERMINAL_CODES.sub("", str(error)))
     lines = (line.strip(" \u21b3") for line in text.splitlines())
     return ": ".join(line for line in lines if line).removeprefix("Kernel error -> ")

@@ -1,4 +1,4 @@
-"""Things to be closed, as context managers."""
+"""Mixin that makes objects with ``close`` context managers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Self
 
 
 class Closing:
-    """Closes itself when a ``with`` block ends."""
+    """Mixin that closes an object on leaving its ``with`` block."""
 
     __slots__ = ()
 
     def close(self) -> None:
-        """Release what is held. Closing twice does nothing."""
+        """Release all resources. Closing twice does nothing."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

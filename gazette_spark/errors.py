@@ -1,4 +1,4 @@
-"""All errors that the package raises on purpose.
+"""Defines all errors that the package raises on purpose.
 
 An error keeps its values as attributes and survives pickling, because Spark carries errors from executors
 to the driver. Its text says what happened, shows the values, and says what to do. Texts never contain a
@@ -61,13 +61,13 @@ from typing import Any, ClassVar, dataclass_transform
 _BROKER = "broker"
 
 _FAILED_LOOKUP = re.compile(r"address lookup failed for \S+: ([^\]]+)")
-"""gRPC's text for a host that DNS does not know, and the reason in it."""
+"""gRPC's text for a host that cannot be looked up, with the reason as a group."""
 
 _SHOWN_ITEMS = 10
-"""Number of items that an error's text shows of a long list. The attribute has all of them."""
+"""Maximum number of items of a list in an error's text. The attribute has all of them."""
 
 _SHOWN_JOURNALS = 3
-"""Number of journals that :class:`OtherJournalsError` shows of each side."""
+"""Maximum number of journals of each side in the text of :class:`OtherJournalsError`."""
 
 _SUBJECTS = {
     "table": "table {}",
@@ -76,7 +76,7 @@ _SUBJECTS = {
     "journal": "journal {!r}",
     "shard": "shard {!r}",
 }
-"""Fields that an error's text names first, in this order, each with its format."""
+"""Fields with which an error's text begins, in this order, each with its format."""
 
 
 def _rebuild(cls: type[GazetteError], fields: dict[str, Any]) -> GazetteError:
@@ -90,8 +90,8 @@ class GazetteError(Exception):
     """Base of all errors raised on purpose. All subclasses become dataclasses without a decorator.
 
     The text begins with the table, journal or other subject that the error's fields name, so subclasses state
-    only what happened and what to do. ``retryable`` says whether the same call may succeed later with no
-    change by the caller; only ``client._transport.retry`` reads it.
+    only what happened and what to do. ``retryable`` says whether the same call may succeed later without a
+    change by the caller. Only ``client._transport.retry`` reads it.
     """
 
     retryable: ClassVar[bool] = False
@@ -124,7 +124,7 @@ class GazetteError(Exception):
 
 
 def _is_iceberg(error: GazetteError) -> bool:
-    """Say whether an error is about an Iceberg table, which is named by its catalog: iceberg:prod/shop.a."""
+    """Return whether an error is about an Iceberg table, whose name is such as iceberg:prod/shop.a."""
     return str(getattr(error, "table", "")).startswith("iceberg:")
 
 
@@ -268,15 +268,15 @@ class PartialApplyError(GazetteError):
     """A series of transactions failed after some of them were applied; these remain applied."""
 
     batch: int
-    """Index of the failed transaction, from 0. Those before it were applied, those after it were not."""
+    """Index of the failed transaction, from 0. Earlier ones were applied, later ones were not."""
     applied: int
-    """Number of changes that were applied: the first ones."""
+    """Number of changes that were applied, which are the first ones."""
     changes: int
     """Number of all changes."""
     revision: int
     """Etcd revision of the last transaction that was applied."""
     cause: GazetteError
-    """Error of the failed transaction. After an UnavailableError it may have been applied, too."""
+    """Error of the failed transaction. After an UnavailableError, it may have been applied as well."""
 
     def _text(self) -> str:
         return (
@@ -292,7 +292,7 @@ class BacklogError(GazetteError):
     size: int
     """Number of bytes for which there was no room."""
     pending_bytes: int
-    """Number of bytes of all journals that wait to be appended."""
+    """Number of bytes that wait to be appended to all journals."""
     limit_bytes: int
 
     def _text(self) -> str:
@@ -316,7 +316,7 @@ class AppendWaitError(GazetteError):
 
 
 class DependencyError(GazetteError):
-    """An operation that an append depends on failed, so the append and all behind it failed."""
+    """An operation that an append depends on failed, so this append and all later ones failed."""
 
     journal: str
     problem: str
@@ -327,7 +327,7 @@ class DependencyError(GazetteError):
 
 
 class CallError(GazetteError):
-    """Base of the errors of a failed call, except for the statuses that brokers and consumers answer with."""
+    """Base of the errors of failed calls, except for the statuses that brokers and consumers return."""
 
     endpoint: str
 
@@ -353,7 +353,7 @@ class UnavailableError(CallError):
 
     def _text(self) -> str:
         address = "brokerAddress" if self.service == _BROKER else f"{self.service.upper()}_ADDRESS"
-        # gRPC names each address that it tried, and then the cause, which is what a user can act on.
+        # gRPC lists each address that it tried, and then the cause, which is what helps the user.
         cause = self.problem.rpartition("Failed to connect to remote host: ")[2]
         if lookup := _FAILED_LOOKUP.search(cause):
             cause = f"the name of its host cannot be looked up ({lookup[1]})"
@@ -463,7 +463,7 @@ class InsufficientJournalBrokersError(StatusError):
 
 
 class NotJournalBrokerError(StatusError):
-    """The called broker does not hold the journal and may not proxy."""
+    """The called broker does not have the journal and may not proxy."""
 
     status = "NOT_JOURNAL_BROKER"
     retryable = True
@@ -515,7 +515,7 @@ class WrongAppendOffsetError(StatusError):
 
 
 class IndexHasGreaterOffsetError(StatusError):
-    """The store holds bytes past the brokers' write head."""
+    """The store has bytes past the brokers' write head."""
 
     status = "INDEX_HAS_GREATER_OFFSET"
     advice = "Use `gazctl journals reset-head` once the brokers' bytes are known to be lost"
@@ -576,7 +576,7 @@ class NoShardPrimaryError(ShardStatusError):
 
 
 class NotShardPrimaryError(ShardStatusError):
-    """The called consumer is not the shard's primary and did not pass the call on."""
+    """The called consumer is not the shard's primary and did not forward the call."""
 
     status = "NOT_SHARD_PRIMARY"
     retryable = True
@@ -616,11 +616,11 @@ class OffsetError(GazetteError, ValueError):
 
 
 class DataLossError(GazetteError):
-    """An offset that must be read is no longer available: the journal begins after it or has a hole there."""
+    """A required offset is no longer available: the journal begins after it or has a hole there."""
 
     journal: str
     requested: int
-    """Offset that must be read next."""
+    """Offset of the next byte to read."""
     available: int
     """Smallest available offset at or after ``requested``."""
 
@@ -633,7 +633,7 @@ class DataLossError(GazetteError):
 
 
 class OffsetBeyondHeadError(GazetteError):
-    """A recorded offset is past the journal's write head, as its brokers report it.
+    """A recorded offset is past the journal's write head that its brokers report.
 
     Continuing would read other bytes under offsets that were already read.
     """
@@ -840,7 +840,7 @@ class SeekRequiresNewReaderError(GazetteError):
 
     journal: str
     offset: int
-    """The reader's offset."""
+    """The reader's current offset."""
     requested: int
 
     def _text(self) -> str:
@@ -863,7 +863,7 @@ class RecordError(GazetteError):
 
 
 class RowError(GazetteError, ValueError):
-    """A row cannot be written: a reader would read back something else, or its journal is unknown."""
+    """A row cannot be written: readers would get another value, or its journal is unknown."""
 
     partition: int
     """Number of the Spark partition."""
@@ -895,7 +895,7 @@ class MessageError(GazetteError, ValueError):
 
 
 class SequencerError(GazetteError, ValueError):
-    """A sequencer was used out of order, or a replay brought messages from outside its range."""
+    """A sequencer was used out of order, or a replay returned messages outside its range."""
 
     journal: str
     offset: int
@@ -929,12 +929,12 @@ class SinkError(GazetteError):
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The disagreement of one source of a batch, a journal or another source, with the table's record."""
+    """The difference between one source of a batch, a journal or another source, and the table's record."""
 
     source: str
-    """Journal name, or a text such as ``source 1`` for a source that is not Gazette's."""
+    """Name of the journal, or a text such as ``source 1`` for another kind of source."""
     recorded: int | str | None
-    """End of the table's rows, None for a source that is new to the table."""
+    """End of the table's rows; None for a source that is new to the table."""
     begin: int | str | None
     end: int | str | None
     journal: str = ""
@@ -1005,7 +1005,7 @@ class OverlapError(BatchMismatchError):
 
 
 class BatchError(SinkError):
-    """Base of the errors of one batch, none of which was written to the table."""
+    """Base of the errors of a batch of which nothing was written to the table."""
 
     table: str
     app_id: str
@@ -1035,7 +1035,7 @@ class BadRowError(BatchError):
 
 
 class NoSpaceError(BatchError):
-    """A disk is full: that of the table, of the query checkpoint, or of Spark's scratch directory."""
+    """The disk of the table, of the query checkpoint, or of Spark's scratch directory is full."""
 
     def _text(self) -> str:
         return (
@@ -1194,7 +1194,7 @@ class SchemaMismatchError(SinkError):
 
 
 class InvalidVersionError(GazetteError):
-    """A checkpoint was requested at a version that is not the log's. Nothing was appended."""
+    """A checkpoint was requested at a version other than the log's. Nothing was appended."""
 
     journal: str
     expected: int
@@ -1214,7 +1214,7 @@ class InvalidVersionError(GazetteError):
 class LogFencedError(GazetteError):
     """Another writer has taken the log over; this one must stop.
 
-    Entries that were not acknowledged may be in the log or not: only the log shows it.
+    Entries that were not acknowledged may or may not be in the log. Read the log to find out.
     """
 
     journal: str
@@ -1235,7 +1235,7 @@ class LogFencedError(GazetteError):
 
 
 class PendingEntryError(AppendWaitError, TimeoutError):
-    """An entry was not acknowledged in time; it may be in the log now or later. Read the log to find out."""
+    """An entry was not acknowledged in time, but may be in the log now or later. Read the log to find out."""
 
 
 class CheckpointStateError(GazetteError, ValueError):
@@ -1302,14 +1302,14 @@ class LogDataLossError(DataLossError):
 
 
 class ShardFailedError(GazetteError):
-    """A shard cannot continue. The error was raised from its cause."""
+    """A shard cannot continue. The error is raised from its cause."""
 
     shard: str
     step: str
-    """What failed: a method of the application or store, or a step of the host."""
+    """The step that failed: a method of the application or store, or a step of the host."""
     cause: str
     is_permanent: bool = False
-    """Whether the cause is a :class:`PermanentError`: hosts do not start the shard again by themselves."""
+    """Whether the cause is a :class:`PermanentError`, after which hosts do not restart the shard."""
 
     def _text(self) -> str:
         return (
@@ -1319,9 +1319,9 @@ class ShardFailedError(GazetteError):
 
 
 class PermanentError(GazetteError):
-    """Raised by an application whose shard would fail again: hosts do not start it again by themselves.
+    """Raised by an application whose shard would fail again, so that hosts do not restart it by themselves.
 
-    Derive classes from it, or raise it as it is, from the error that is its cause.
+    Raise it, or a subclass, from the error that is its cause.
     """
 
     problem: str

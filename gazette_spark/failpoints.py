@@ -1,24 +1,23 @@
-"""Named points at which a test can make the process fail.
+"""Defines named points at which a test can make the process fail.
 
-``GAZETTE_SPARK_FAILPOINT="name:nth:action"`` arms one point: at the *nth* call of
-``failpoint(name)`` in a process (counted from 1) the action happens, once. Without the variable
-a point costs one look at the environment and does nothing.
+``GAZETTE_SPARK_FAILPOINT="name:nth:action"`` arms one point: the *nth* call of ``failpoint(name)`` in a
+process, counted from 1, performs the action once. Without the variable, a point only looks up the variable.
 
 =============  ==============================================================================
 action         effect
 =============  ==============================================================================
 ``raise``      a :class:`FailpointError` is raised
-``exit``       the process ends at once with status 70: no handler, no flush
+``exit``       the process ends immediately with status 70, without handlers or flushing
 ``kill``       SIGKILL to the process
 ``kill_group`` SIGKILL to its process group, and before that to the group named by
                ``GAZETTE_SPARK_FAILPOINT_GROUP``, if set
 =============  ==============================================================================
 
-Spark's Python workers run in a separate process group. A driver whose workers are to kill all of it, JVM
-included, leads a session and puts its process id into the second variable before it starts the JVM. Workers
-inherit both variables.
+Spark's Python workers run in a separate process group. For workers to kill the driver and its JVM as well,
+the driver must lead a session and put its process id into the second variable before it starts the JVM.
+Workers inherit both variables.
 
-A test in the same process can have a point call a function: :func:`calling`.
+A test in the same process can make a point call a function; see :func:`calling`.
 """
 
 from __future__ import annotations
@@ -37,12 +36,11 @@ ACTIONS = ("raise", "exit", "kill", "kill_group")
 EXIT_STATUS = 70
 
 _hits: dict[str, int] = {}
-"""Calls of the armed point, by the variable's text: a point is reached from far-apart places of one
-process that share nothing else. Counting starts again at 1 for another text, and after a call without a
-text."""
+"""Number of calls of the armed point, by the variable's text. It is global, because the places that call a
+point share nothing else. Counting starts again at 1 for another text, and after a call without a text."""
 
 _calls: list[_Call] = []
-"""Calls that :func:`calling` has ordered, in this process."""
+"""Calls that :func:`calling` has registered in this process."""
 
 
 @dataclass(eq=False)
@@ -68,7 +66,7 @@ class Failpoint:
         """Read ``name:nth:action``.
 
         Raises:
-            ValueError: the text has another shape. A test that arms nothing would prove nothing.
+            ValueError: the text has another form. Otherwise a test could arm nothing and still pass.
         """
         match text.split(":"):
             case [name, nth, action] if name and nth.isdecimal() and int(nth) > 0 and action in ACTIONS:
@@ -88,9 +86,9 @@ class _Call:
 
 @contextmanager
 def calling(name: str, action: Callable[[], None], nth: int = 1) -> Iterator[None]:
-    """Have ``action`` called at the nth call of ``failpoint(name)`` within this block, in any thread, once.
+    """Call ``action`` once, at the nth call of ``failpoint(name)`` within this block, in any thread.
 
-    An exception of ``action`` is raised at the point. ``action`` may reach the same point itself.
+    The point raises the exceptions of ``action``. ``action`` may reach the same point itself.
     """
     call = _Call(name, nth, action)
     _calls.append(call)
@@ -101,7 +99,7 @@ def calling(name: str, action: Callable[[], None], nth: int = 1) -> Iterator[Non
 
 
 def failpoint(name: str) -> None:
-    """Fail here if the environment, or code in this process, has armed the point."""
+    """Perform the action of the point if the environment, or code in this process, has armed it."""
     for call in tuple(_calls):
         if call.name == name:
             call.left -= 1
@@ -127,4 +125,4 @@ def failpoint(name: str) -> None:
             os.killpg(int(named), signal.SIGKILL)
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("SIGKILL returned")  # Delivered before the call returns to this thread.
+    raise AssertionError("SIGKILL returned")  # The signal is delivered before the call returns.

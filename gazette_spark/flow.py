@@ -1,7 +1,7 @@
-"""Collections of Estuary Flow: reads their columns and keys from their specifications.
+"""Reads the columns and keys of Estuary Flow's collections from their specifications.
 
-The option ``collection`` reads a collection's journals. :class:`FlowCollection` adds what Spark needs to know
-about the documents::
+The option ``collection`` reads a collection's journals. :class:`FlowCollection` adds the structure of the
+documents::
 
     orders = FlowCollection.from_spec("acmeCo/orders", json.load(open("orders.json")))
     rows = (
@@ -54,12 +54,12 @@ WORDS: dict[str, DataType] = {"boolean": BooleanType(), "integer": LongType(), "
 """Spark types of the JSON schema types that have exactly one."""
 
 TEXT_FORMATS: dict[str, DataType] = {"date-time": TimestampType(), "date": DateType()}
-"""Spark types of string formats that have a separate type."""
+"""Spark types of string formats with a separate type."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowCollection:
-    """Describes a collection's documents to Spark."""
+    """The structure of a collection's documents in Spark."""
 
     name: str
     """Name of the collection, for the option ``collection``."""
@@ -102,7 +102,7 @@ class FlowCollection:
 
     @property
     def upsert(self) -> Upsert:
-        """How :class:`~gazette_spark.DeltaSink` keeps the last document of each key.
+        """Setting with which :class:`~gazette_spark.DeltaSink` keeps the last document of each key.
 
         It is for the rows of :meth:`rows`. Documents with the operation ``d`` in ``/_meta/op`` delete their
         key.
@@ -170,7 +170,7 @@ class _Schemas:
         """
         self._types += 1
         if self._types > MAX_TYPES:
-            # With references that fork, even a schema of one page can describe any number of columns.
+            # With repeated references, even a short schema can describe any number of columns.
             raise self._error(f"its schema describes more than {MAX_TYPES} columns and fields")
         references: set[str] = set()
         parts = [part for schema in schemas for part in self._all_of(schema, references)]

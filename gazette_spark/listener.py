@@ -1,12 +1,12 @@
-"""A listener that reports the lag of queries: per journal, in bytes, with each batch.
+"""Reports the lag of queries with each batch, per journal and in bytes.
 
 ::
 
     listener = LagListener()
     spark.streams.addListener(listener)
 
-It runs in the program that adds it, also with Spark Connect, on a thread of PySpark's. Spark reports each
-micro-batch when the batch is done, and nothing while a query is idle.
+The listener runs on a thread of PySpark in the program that adds it, also with Spark Connect. Spark reports
+each micro-batch when the batch is done, and nothing while a query is idle.
 :mod:`gazette_spark.query_progress` defines the figures. Each batch logs one INFO line.
 """
 
@@ -48,8 +48,8 @@ class LagListener(StreamingQueryListener):
         self._on_lag = on_lag
         self._lock = threading.Lock()
         self._lags: dict[str, QueryLag] = {}
-        # In the order of their ends, so that the oldest is forgotten first. Their lags stay for a while,
-        # because a program often asks after the end.
+        # In the order of their ends, so that the oldest is forgotten first. Their lags are kept for a while,
+        # because programs often read them after the end.
         self._ended: list[str] = []
 
     def __repr__(self) -> str:
@@ -68,22 +68,22 @@ class LagListener(StreamingQueryListener):
         with self._lock:
             return self._lags.get(query_id)
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name, as are those below.
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name, like those below.
         """Count a restarted query as running."""
         with self._lock:
             if str(event.id) in self._ended:
-                # The id is that of the query checkpoint, so a restarted query has its old one.
+                # The id comes from the query checkpoint, so a restarted query keeps it.
                 self._ended.remove(str(event.id))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Keep, log and pass on the lag after a batch."""
+        """Store and log the lag after a batch, and call ``on_lag``."""
         lag = query_lag(event.progress.json)
-        # A query without a Gazette source, or a batch before its first position.
+        # The query has no Gazette source, or the batch has no position yet.
         if not lag.journals:
             return
         with self._lock:
             self._lags[lag.query_id] = lag
-        # Outside the lock, as is the callback: either may take long, and lags() must not wait for it.
+        # Outside the lock, like the callback, because both may take long and lags() must not wait.
         log.info("%s", lag_line(lag))
         if self._on_lag is not None:
             try:
@@ -98,7 +98,7 @@ class LagListener(StreamingQueryListener):
         """Forget queries that ended long ago."""
         with self._lock:
             self._ended.append(str(event.id))
-            # A program that starts a query for each file would otherwise keep all of them.
+            # Otherwise a program that starts a query for each file would keep all of them.
             for query_id in self._ended[:-ENDED_QUERIES]:
                 self._lags.pop(query_id, None)
             del self._ended[:-ENDED_QUERIES]
@@ -107,15 +107,15 @@ class LagListener(StreamingQueryListener):
 def count_malformed(rows: DataFrame, column: str = "_corrupt_record", name: str = OBSERVED) -> DataFrame:
     """Count the malformed records of a query, for :attr:`QueryLag.malformed`.
 
-    The figures are Spark's observed metrics, which Spark counts as the rows pass, also with Spark Connect. A
-    sink that reads a batch twice counts it twice.
+    Spark counts them as observed metrics while it processes the rows, also with Spark Connect. A sink that
+    reads a batch twice counts it twice.
 
     Args:
         rows: Rows of the source, read under ``mode=PERMISSIVE``, with the column in their schema.
-        column: Column with the text of malformed records: the option ``columnNameOfCorruptRecord``.
-        name: Name of the metric. It begins with ``gazette`` and differs for each source of a query.
+        column: Column with the text of malformed records, as in the option ``columnNameOfCorruptRecord``.
+        name: Name of the metric. It must begin with ``gazette`` and differ for each source of a query.
     """
-    # Otherwise the progress could not tell this figure from the user's own.
+    # Otherwise query_lag could not distinguish this metric from the user's metrics.
     if not name.startswith(OBSERVED):
         raise OptionError("name", repr(name), f"a name that begins with {OBSERVED!r}")
     records, malformed = functions.count(functions.lit(1)), functions.count(functions.col(column))
@@ -136,7 +136,7 @@ def lag_line(lag: QueryLag) -> str:
         parts.append(f"worst={worst.journal} worst_bytes={worst.lag_bytes}")
     if lag.transactions:
         count = sum(transactions.count for transactions in lag.transactions)
-        # The one that keeps the most bytes from being pruned is what an operator has to look at.
+        # The journal whose transactions keep the most bytes from being pruned is the most urgent one.
         largest = max(lag.transactions, key=lambda transactions: transactions.held_bytes)
         oldest = largest.oldest[0]
         parts.append(

@@ -1,4 +1,4 @@
-"""Spellings of a location, and the ways from one to another.
+"""Converts locations between their spellings.
 
 The same directory or prefix has three names:
 
@@ -12,8 +12,8 @@ URL         ``deltalake`` and pyarrow for object stores; the       ``file:///lak
             options that take the URL of a fragment store
 ==========  =====================================================  ===================================
 
-Spark's spelling looks like a URL and is not one: nothing in it is quoted, so ``%20`` stands for these three
-characters, and ``#`` and ``?`` are part of the name. Whoever unquotes it gets another directory.
+Spark's spelling looks like a URL but is not: nothing in it is quoted, so ``%20`` means these three
+characters, and ``#`` and ``?`` are part of the name. Unquoting it gives another directory.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ import re
 from urllib.parse import quote, unquote, urlsplit
 
 SPARK_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
-"""Schemes of Hadoop's file systems, by which other libraries know the same stores under another name."""
+"""Schemes of Hadoop's file systems, and the names of the same schemes in other libraries."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 
 _USER = re.compile(r"(?<!abfs:)(?<!abfss:)(?<!wasb:)(?<!wasbs:)//[^/?#]*@")
-"""User and password before a host; in Azure's schemes it is the container's name."""
+"""User and password before a host. In Azure's schemes, this place has the container's name."""
 
 
 def split_scheme(location: str) -> tuple[str, str]:
-    """Return the scheme of a location in Spark's spelling, "" if it has none, and the rest."""
+    """Return the scheme of a location in Spark's spelling, or "", and the rest."""
     scheme = _SCHEME.match(location)
     return (scheme[1].lower(), location[scheme.end() :]) if scheme else ("", location)
 
 
 def local_path(location: str) -> str | None:
-    """Return the path of a location in Spark's spelling, None if it is in an object store or in HDFS.
+    """Return the path of a location in Spark's spelling; None if it is in an object store or in HDFS.
 
-    A relative path stays one.
+    A relative path stays relative.
     """
     scheme, rest = split_scheme(location)
     if not scheme:
@@ -54,19 +54,19 @@ def local_path(location: str) -> str | None:
 
 
 def absolute(location: str) -> str:
-    """Return a location whose path, if it is relative, begins at this process's working directory."""
+    """Return a location with an absolute path. A relative one begins at this process's working directory."""
     scheme, rest = split_scheme(location)
     return location if scheme else os.path.abspath(rest)  # noqa: PTH100 - it need not exist.
 
 
 def is_inside(location: str, directory: str) -> bool:
-    """Say whether a location is a directory or is below it, both in Spark's spelling."""
+    """Return whether a location is a directory or is below it, both in Spark's spelling."""
     inner, outer = _comparable(location), _comparable(directory)
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
 
 def is_same(location: str, other: str) -> bool:
-    """Say whether two locations in Spark's spelling are one."""
+    """Return whether two locations in Spark's spelling are the same."""
     return _comparable(location) == _comparable(other)
 
 
@@ -76,12 +76,12 @@ def _comparable(location: str) -> str:
         return posixpath.normpath(absolute(path))
     scheme, rest = split_scheme(location)
     host, _, key = rest.lstrip("/").partition("/")
-    # Both get one scheme, because s3a:// and s3:// name the same objects.
+    # Both get the same scheme, because s3a:// and s3:// name the same objects.
     return f"{SPARK_SCHEMES.get(scheme, scheme)}://{host}{posixpath.normpath('/' + key).rstrip('/')}"
 
 
 def deltalake_location(location: str) -> str:
-    """Return a location in Spark's spelling as ``deltalake`` takes it: a path, or a quoted URL.
+    """Return a location in Spark's spelling in the form for ``deltalake``: a path, or a quoted URL.
 
     See :func:`misread_by_deltalake` for locations that it does not read correctly in any spelling.
     """
@@ -89,24 +89,24 @@ def deltalake_location(location: str) -> str:
     if path is not None:
         return path
     scheme, rest = split_scheme(location)
-    # User and host are not quoted: the container of Azure is written as a user.
+    # User and host are not quoted, because Azure's container has the place of the user.
     slashes, authority, path = re.match(r"(/*+)([^/]*+)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
     quoted_path = quote(path, safe="/!$&'()*+,;:=@~")
     return f"{SPARK_SCHEMES.get(scheme, scheme)}:{slashes}{authority}{quoted_path}"
 
 
 def misread_by_deltalake(location: str) -> str | None:
-    """Return what ``deltalake`` would read in place of a location in Spark's spelling.
+    """Return the location that ``deltalake`` would read instead of a location in Spark's spelling.
 
-    Releases up to 1.6.6 list a table's log under the right name, and unquote that name before they read the
+    Releases up to 1.6.6 list a table's log under the right name, but unquote that name before they read the
     log's files. So for the table ``day%201`` they read the commits of its neighbour ``day 1``. In directories
-    they also take a backslash for a slash.
+    they also treat a backslash as a slash.
 
     Returns:
         None if it reads the right location.
     """
     path = local_path(location)
-    # This repeats what deltalake does: the location is safe if that changes nothing.
+    # Repeat deltalake's conversion. The location is safe if that changes nothing.
     read = unquote(location) if path is None else unquote(location).replace("\\", "/")
     return None if read == location else read
 
@@ -123,7 +123,7 @@ def masked_url(text: str) -> str:
 
 
 def escape_glob(location: str) -> str:
-    """Return a location in Spark's spelling for ``spark.read``, which takes ``*?[]{}`` for a pattern."""
+    """Escape a location in Spark's spelling for ``spark.read``, in which ``*?[]{}`` are patterns."""
     return "".join(f"\\{letter}" if letter in "\\*?[]{}" else letter for letter in location)
 
 

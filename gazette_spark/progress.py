@@ -1,4 +1,4 @@
-"""Progress of work that takes longer than two seconds: a bar on a terminal, and otherwise lines on stderr."""
+"""Shows the progress of work over two seconds, as a bar on a terminal or as lines on stderr."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any, BinaryIO, Protocol, TextIO
 
 PATIENCE_S = 2.0
-"""Time that work may take without a sign of life."""
+"""Seconds that work may take before progress is shown."""
 
 LINE_S = 10.0
-"""Time between two lines without a terminal."""
+"""Seconds between two lines without a terminal."""
 
 LOOK_S = 0.5
-"""Time between two looks at Spark's stages."""
+"""Seconds between two polls of Spark's stages."""
 
 
 class Contact(Protocol):
-    """A connection, as far as its first answer."""
+    """The part of a connection that concerns its first answer."""
 
     problem: str
-    """Why there was no answer so far, as the last try found; "" if nothing is known."""
+    """Reason from the last attempt why there was no answer so far; "" if unknown."""
 
     @property
     def waits_s(self) -> float | None:
-        """Seconds since the first try; 0 before it, None once there was an answer or it is closed."""
+        """Seconds since the first attempt; 0 before it, None after an answer or when closed."""
 
     def patience_s(self, timeout_s: float) -> float:
         """Return the seconds for which to keep trying within ``timeout_s``."""
 
 
 class Bar(Protocol):
-    """Shows how far work is."""
+    """Shows the progress of work."""
 
     def advance(self, done: float) -> None:
         """Add what was done."""
@@ -44,7 +44,7 @@ class Bar(Protocol):
 
 
 class NoBar:
-    """Shows nothing."""
+    """A bar that shows nothing."""
 
     def advance(self, done: float) -> None:
         """Do nothing."""
@@ -54,7 +54,7 @@ class NoBar:
 
 
 class TerminalBar:
-    """A bar of ``rich``, from the moment that the work has taken :data:`PATIENCE_S`."""
+    """A bar of ``rich``, shown once the work has taken :data:`PATIENCE_S`."""
 
     def __init__(self, text: str, total: float | None, *, is_bytes: bool) -> None:
         from rich.console import Console
@@ -70,7 +70,7 @@ class TerminalBar:
 
         counts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
         columns = (TextColumn("{task.description}"), BarColumn(), *counts, TimeElapsedColumn())
-        # Without redirection: it would move what is written to stdout to the bar's console.
+        # Without redirection, which would move the output from stdout to the bar's console.
         self._progress = Progress(
             *columns,
             console=Console(stderr=True),
@@ -79,7 +79,7 @@ class TerminalBar:
             redirect_stderr=False,
         )
         self._task = self._progress.add_task(text, total=total)
-        # Work that ends sooner shows nothing: a bar that flashes up only disturbs.
+        # Work that ends sooner shows nothing, because a bar that only flashes is annoying.
         self._timer = threading.Timer(PATIENCE_S, self._progress.start)
         self._timer.daemon = True
         self._timer.start()
@@ -94,8 +94,8 @@ class TerminalBar:
 
     def close(self) -> None:
         """Remove the bar."""
-        # Cancelled and joined before the stop: the timer could otherwise start the bar after it, and leave it
-        # on the screen.
+        # Cancel and join the timer first. Otherwise it could start the bar after the stop, and leave it on
+        # the screen.
         self._timer.cancel()
         self._timer.join()
         self._progress.stop()
@@ -124,13 +124,13 @@ class PlainBar:
         self._total = self._total if total is None else total
 
     def close(self) -> None:
-        """Print no further line."""
+        """Stop printing lines."""
         self._ended.set()
         self._thread.join()
 
     def _print(self, stderr: TextIO) -> None:
         pause_s = PATIENCE_S
-        # The wait is the pause, so the end of the work ends the thread at once.
+        # Waiting for the event is the pause, so the thread ends as soon as the work ends.
         while not self._ended.wait(pause_s):
             unit = " bytes" if self._is_bytes else ""
             of_total = "" if self._total is None else f" of {self._total:,.0f}"
@@ -151,11 +151,11 @@ def progress(
     """Yield a bar while work is done.
 
     Args:
-        text: What is done.
-        total: How much there is to do, if that is known.
+        text: Description of the work.
+        total: Amount of work, if it is known.
         is_bytes: Whether bytes are counted.
-        target: Where the work's output goes. If that is the terminal, the output shows the progress.
-        has_lines: Whether to print lines where stderr is not a terminal.
+        target: Target of the work's output. If it is the terminal, the output itself shows the progress.
+        has_lines: Whether to print lines if stderr is not a terminal.
     """
     is_terminal = sys.stderr.isatty()
     # A bar among the lines of the output would garble both.
@@ -170,10 +170,10 @@ def progress(
 
 
 @contextmanager
-def of_spark(spark: Any, bar: Bar, text: str) -> Iterator[None]:  # noqa: ANN401 - a session, not loaded here
-    """Move a bar by the finished tasks of the session's stages; Spark Connect does not report them."""
+def of_spark(spark: Any, bar: Bar, text: str) -> Iterator[None]:  # noqa: ANN401 - a session, not imported here
+    """Show the finished tasks of the session's stages in a bar. Spark Connect does not report them."""
     bar.show(text)
-    # PySpark's own name. Spark Connect's session has none.
+    # PySpark's internal name, which Spark Connect's session lacks.
     context = getattr(spark, "_sc", None)
     if context is None or isinstance(bar, NoBar):
         yield
@@ -181,12 +181,12 @@ def of_spark(spark: Any, bar: Bar, text: str) -> Iterator[None]:  # noqa: ANN401
     ended = threading.Event()
 
     def look() -> None:
-        # Spark has no callback for tasks in Python, so look again and again.
+        # Spark has no Python callback for tasks, so poll.
         tracker = context.statusTracker()
         while not ended.wait(LOOK_S):
             try:
                 stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            except Exception:  # noqa: BLE001 - the session ends; the work itself says why
+            except Exception:  # noqa: BLE001 - the session has ended; the work itself reports why
                 return
             # A stage may have ended between the two calls.
             planned = [stage for stage in stages if stage is not None and stage.numTasks > 0]
@@ -206,33 +206,33 @@ def of_spark(spark: Any, bar: Bar, text: str) -> Iterator[None]:  # noqa: ANN401
 def counted(items: Iterable[Any], bar: Bar) -> Iterator[Any]:
     """Yield the items, and move the bar by one after each."""
     for item in items:
-        # The bar moves when the caller comes back for more, so after its work on the item.
+        # The bar advances when the caller requests the next item, after its work on this one.
         yield item
         bar.advance(1)
 
 
 class CountedFile(io.RawIOBase):
-    """A file that moves a bar as it is read, also when it is read again."""
+    """A file that updates a bar while it is read, even if it is read again."""
 
     def __init__(self, file: BinaryIO, bar: Bar, text: str) -> None:
         self._file = file
         self._bar = bar
         self._text = text
         self.at = 0
-        """Bytes that were read since the begin."""
+        """Position in the file, in bytes."""
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say whether it can be read again."""
+        """Return whether the file can be read again."""
         return self._file.seekable()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Go to a byte."""
         self.at = self._file.seek(offset, whence)
-        # A retry reads the file again from the begin, and the bar goes back with it.
+        # A retry reads the file again from the start, so the bar goes back.
         self._bar.show(self._text, self.at)
         return self.at
 
@@ -245,9 +245,9 @@ class CountedFile(io.RawIOBase):
 
 
 def tell_of_silence(contact: Callable[[], Contact], who: str, timeout_s: float) -> None:
-    """Say once on stderr that nobody has answered for :data:`PATIENCE_S`; look in a thread."""
+    """Print once on stderr if there is no answer within :data:`PATIENCE_S`. A thread checks."""
     stderr = sys.stderr
-    # On a terminal, the line begins where a bar may be drawn, which goes on below.
+    # On a terminal, clear the line of a bar, which continues below.
     clear = "\r\x1b[2K" if stderr.isatty() else ""
 
     def look() -> None:

@@ -1,14 +1,14 @@
-"""The journals in Spark's progress of a query: the offset read in each, and its write head.
+"""Reads the lag of a query from Spark's progress: the offset read in each journal, and its write head.
 
-Spark describes each micro-batch in a JSON document, as ``StreamingQueryProgress.json`` has it. For a Gazette
-source it has the end of the batch and, as ``latestOffset``, the write heads the source saw when it planned
-the batch. The difference is the query's lag, in bytes, at that moment. Later appends are not in it; bytes
-beyond the batch's limits are. Spark 4.0 and 4.1 take no write heads from Python sources and name the end of
-the batch twice; there the write heads are those that a position itself has.
+Spark describes each micro-batch in a JSON document, ``StreamingQueryProgress.json``. For a Gazette source, it
+has the end of the batch and, as ``latestOffset``, the write heads that the source saw when it planned the
+batch. The difference is the query's lag at that moment, in bytes. It includes bytes beyond the batch's
+limits, but not later appends. Spark 4.0 and 4.1 accept no write heads from Python sources and report the end
+of the batch twice. With these releases, the write heads come from the position itself.
 
-The end of a batch also names the missing bytes that the batch skips. Malformed records are known to tasks
-alone, and Spark takes no figures from Python sources. A query that observes its rows has Spark count them:
-see :func:`gazette_spark.listener.count_malformed`.
+The end of a batch also contains the missing bytes that the batch skips. Only tasks see malformed records, and
+Spark accepts no metrics from Python sources. But a query can let Spark count them by observing its rows; see
+:func:`gazette_spark.listener.count_malformed`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRANSACTIONS = "transactions"
 """Field that the source adds to the write heads of a progress: open transactions, by journal."""
 
 OBSERVED = "gazette"
-"""Begin of the names under which a query observes its rows."""
+"""Prefix of the metrics' names with which a query observes its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class ProgressLag:
     reached: int
     """Offset of the next byte to read."""
     head: int | None
-    """The write head; None if it was not seen: the journal is new, not selected any more, or gone."""
+    """The write head; None if it was not seen, because the journal is new, no longer selected, or gone."""
     source: int = 0
-    """Index of the source in the query, from 0, foreign ones counted."""
+    """Index of the source in the query, from 0, including other kinds of sources."""
 
     @property
     def lag_bytes(self) -> int | None:
-        """Bytes left to read; None if the head was not seen."""
+        """Number of unread bytes; None if the head was not seen."""
         return None if self.head is None else max(0, self.head - self.reached)
 
 
@@ -65,14 +65,14 @@ class JournalTransactions:
 
     journal: str
     at: int
-    """Offset at which they were open: an end of a batch."""
+    """Offset at which they were open, which is the end of a batch."""
     count: int
     oldest: tuple[OpenTransaction, ...]
-    """At most ten of them, the one that begins first at the front."""
+    """At most ten of them, in the order of their begins."""
 
     @property
     def held_bytes(self) -> int:
-        """Bytes since the first one's begin: it needs them to be there until it ends."""
+        """Number of bytes since the begin of the first one, which must be kept until it ends."""
         return self.at - self.oldest[0].begin
 
 
@@ -81,25 +81,25 @@ class QueryLag:
     """Lag of a query when a batch was planned."""
 
     query_id: str
-    """Stays the same as long as the query's checkpoint does."""
+    """Id of the query, which stays the same as long as its checkpoint."""
     run_id: str
     name: str
-    """Empty for a query without a name."""
+    """Name of the query; empty if it has none."""
     batch_id: int
     timestamp: str
-    """Start of the batch, ISO 8601 in UTC, as Spark has it."""
+    """Start of the batch, in ISO 8601 and UTC, as Spark reports it."""
     journals: tuple[ProgressLag, ...]
     """Lag of each journal, by source, then by name."""
     skipped_bytes: int = 0
-    """Missing bytes that the batch skips under ``failOnDataLoss=false``."""
+    """Number of missing bytes that the batch skips under ``failOnDataLoss=false``."""
     malformed: int | None = None
-    """Malformed records of the batch; None if the query does not count them."""
+    """Number of malformed records of the batch; None if the query does not count them."""
     transactions: tuple[JournalTransactions, ...] = ()
-    """Of a query of committed messages, the transactions that were open where the batch began."""
+    """Transactions that were open at the begin of the batch, if the query reads committed messages."""
 
     @property
     def total_bytes(self) -> int:
-        """Bytes left to read in all journals whose heads were seen."""
+        """Number of unread bytes in all journals whose heads were seen."""
         return sum(lag.lag_bytes or 0 for lag in self.journals)
 
     @property
@@ -109,17 +109,17 @@ class QueryLag:
 
     @property
     def worst(self) -> ProgressLag | None:
-        """The journal with most left to read; None if nothing is."""
+        """The journal with the most unread bytes; None if there are none."""
         behind = [lag for lag in self.journals if lag.lag_bytes]
         return max(behind, key=lambda lag: lag.lag_bytes or 0, default=None)
 
     def by_journal(self) -> dict[str, int | None]:
-        """Return the bytes left by journal; of one that several sources read, the most."""
+        """Return the unread bytes by journal; if several sources read a journal, the largest number."""
         remaining_bytes: dict[str, int | None] = {}
         for lag in self.journals:
             before = remaining_bytes.get(lag.journal)
-            # Two sources of a query read a journal twice, each at its own pace. The one that is behind
-            # decides when its bytes may go.
+            # Two sources of a query may read the same journal, each at its own pace. The slower one decides
+            # when bytes may be deleted.
             remaining_bytes[lag.journal] = (
                 lag.lag_bytes if before is None else max(before, lag.lag_bytes or 0)
             )
@@ -130,10 +130,10 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
     """Return the lag in a progress.
 
     Args:
-        progress: the JSON document, or the parsed one. Sources other than Gazette's are left out.
+        progress: the JSON document, or its parsed form. Sources other than Gazette's are ignored.
 
     Raises:
-        InputError: the document is not a progress of Spark.
+        InputError: the document is not Spark's progress of a query.
         OffsetError: a Gazette position in it was written by a later release.
     """
     value: object = progress
@@ -146,7 +146,7 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
         raise InputError("a progress is a JSON object")
     sources = value.get("sources")
     if (
-        # Only what is used is checked: later releases of Spark may add fields.
+        # Only the fields in use are checked, because later releases of Spark may add others.
         not isinstance(value.get("batchId"), int)
         or not isinstance(sources, list)
         or not all(isinstance(source, Mapping) for source in sources)
@@ -154,11 +154,11 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
         raise InputError(
             "a progress is a JSON object with batchId and sources, as StreamingQueryProgress.json"
         )
-    # Numbered before Gazette's are picked out, so that the numbers are those of Spark's own plan.
+    # Numbered before other sources are skipped, so that the numbers are the same as in Spark's plan.
     lags = tuple(lag for number, source in enumerate(sources) for lag in _lags(number, source))
     skipped_bytes = 0
     for source in sources:
-        # A position keeps its gaps until it moves on, so those before the batch's start do not count.
+        # A position keeps its gaps until it advances, so gaps before the batch's start do not count.
         start, end = _position(source.get("startOffset")), _position(source.get("endOffset"))
         begins = start.read_through if start else {}
         for journal, gaps in (end.gaps if end else {}).items():
@@ -167,7 +167,7 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
     rows = [
         row
         for name, row in (metrics if isinstance(metrics, Mapping) else {}).items()
-        # A query may observe other things, under names of its own.
+        # A query may also observe other metrics.
         if str(name).startswith(OBSERVED)
     ]
     malformed = [row["malformed"] for row in rows if isinstance(row, Mapping) and "malformed" in row]
@@ -184,7 +184,7 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
         texts["timestamp"],
         lags,
         skipped_bytes=skipped_bytes,
-        # None is not 0: without an observed column, nobody has counted.
+        # None is not 0: without an observed column, nothing was counted.
         malformed=sum(count or 0 for count in malformed) if malformed else None,
         transactions=tuple(opened for source in sources for opened in _transactions(source)),
     )
@@ -198,8 +198,8 @@ def _lags(number: int, source: Mapping[str, Any]) -> Iterator[ProgressLag]:
     heads = latest.read_through if latest else {}
     for journal, reached in end.read_through.items():
         seen = latest.head_seen(journal) if latest else None
-        # Where the position has the head that was seen, latestOffset may be the end of the batch: Spark 4.0
-        # and 4.1 put that there.
+        # If the position has the head that was seen, use it: with Spark 4.0 and 4.1, latestOffset is the end
+        # of the batch.
         yield ProgressLag(journal, reached, heads.get(journal) if seen is None else seen, number)
 
 
@@ -219,7 +219,7 @@ def journal_transactions(progress_form: Mapping[str, Any]) -> Iterator[JournalTr
         match opened:
             case {"at": int(at), "count": int(count), "oldest": Mapping() as named}:
                 oldest = [_transaction(journal, begin, transaction) for begin, transaction in named.items()]
-                # JSON objects have no order to rely on.
+                # The order of JSON objects is not reliable.
                 oldest.sort(key=lambda transaction: transaction.begin)
                 yield JournalTransactions(journal, at, count, tuple(oldest))
             case _:
@@ -239,13 +239,13 @@ def _position(value: object) -> JournalOffsets | None:
     # A query may have other sources, whose positions have any form.
     if not fields.keys() >= {"format_version", "journals"}:
         return None
-    # Transactions are added for people only, and are no part of a position that Spark stores.
+    # Transactions are only added for users, and are not part of a position that Spark stores.
     return JournalOffsets.from_dict({key: field for key, field in fields.items() if key != TRANSACTIONS})
 
 
 def _json_object(value: object) -> Mapping[str, Any]:
     if isinstance(value, str):
-        # Spark embeds what is JSON, and gives the rest as text; what was printed from Java says "null".
+        # Spark embeds offsets that are JSON, and others as text, which may be "null" from Java.
         try:
             value = parse_json(value)
         except JsonError:

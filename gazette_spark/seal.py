@@ -1,13 +1,13 @@
-"""Length and SHA-256 of what we store, checked where it is read.
+"""Seals stored content with its length and SHA-256, and checks the seal when the content is read.
 
-A disk or a hand that changes one byte must not change an offset. So each file that we store begins with its
-seal, a line of JSON with the length and the SHA-256 of the rest::
+A change of one byte, by a disk or by hand, must not change an offset. So each file that we store begins with
+its seal, a line of JSON with the length and the SHA-256 of the rest::
 
     {"length":1330,"sha256":"9f86d0…"}
 
-Two stores use forms of Gazette, which its own programs read as well, and have their seals where Gazette does
-not look: ``state.json`` of a JSON store has it behind the documents, a serialized checkpoint in a field that
-the message does not have. The caller decides what damage means: a damaged cache counts as missing, any other
+Two stores use formats that Gazette's own programs also read, so their seals are in places that Gazette
+ignores: after the documents in ``state.json`` of a JSON store, and in an undefined field of a serialized
+checkpoint. The caller decides what to do about damage: a damaged cache counts as missing, and any other
 damaged file is an error.
 """
 
@@ -22,12 +22,12 @@ _FIELD = b"\xfa\x7f\x20"
 
 
 def seal_line(content: bytes) -> bytes:
-    """Return the line that seals some content."""
+    """Return the line that seals content."""
     return b'{"length":%d,"sha256":"%s"}\n' % (len(content), hashlib.sha256(content).hexdigest().encode())
 
 
 def seal(content: bytes) -> bytes:
-    """Return what to store: the seal of the content, and the content."""
+    """Return the content with its seal, ready to be stored."""
     return seal_line(content) + content
 
 
@@ -35,7 +35,7 @@ def unseal(stored: bytes, path: str) -> bytes:
     """Return the content of a stored file.
 
     Raises:
-        DamagedFileError: the file is not as :func:`seal` made it.
+        DamagedFileError: the file differs from what :func:`seal` returned.
     """
     end = stored.find(b"\n") + 1
     check_seal(stored[end:], stored[:end], path)
@@ -43,12 +43,12 @@ def unseal(stored: bytes, path: str) -> bytes:
 
 
 def check_seal(content: bytes, line: bytes, path: str) -> None:
-    """Check that a line is the seal of some content.
+    """Check that a line is the seal of content.
 
     Raises:
-        DamagedFileError: it is another one, or none.
+        DamagedFileError: the line is another seal, or not a seal.
     """
-    # The seal is made again and compared as a whole: so none of its own bytes can be changed either.
+    # Comparing complete seals also detects changes in the seal itself.
     if line != (expected := seal_line(content)):
         stored_seal = line[:120].decode("ascii", "replace").strip()
         problem = f"its seal is {stored_seal!r}, and that of its content is {expected.decode().strip()!r}"
@@ -56,7 +56,7 @@ def check_seal(content: bytes, line: bytes, path: str) -> None:
 
 
 def seal_message(message: bytes, name: str) -> bytes:
-    """Return a serialized protobuf message with a seal, of the message and of the name it is stored under."""
+    """Return a serialized protobuf message with a seal of the message and of the name it is stored under."""
     encoded = name.encode()
     digest = hashlib.sha256(b"%d %b" % (len(encoded), encoded) + message).digest()
     return message + _FIELD + digest
@@ -66,7 +66,7 @@ def unseal_message(stored: bytes, name: str, path: str) -> bytes:
     """Return a serialized message without its seal.
 
     Raises:
-        DamagedFileError: the message is not as :func:`seal_message` made it, or is stored under another name.
+        DamagedFileError: the message differs from what :func:`seal_message` returned, or has another name.
     """
     message = stored[: -len(_FIELD) - hashlib.sha256().digest_size]
     if stored != (expected := seal_message(message, name)):

@@ -1,4 +1,4 @@
-"""A small local Spark with Delta, for the demo, notebooks and tests."""
+"""Starts a small local Spark with Delta, for the demo, notebooks and tests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gazette_spark.spark_start import starting_spark
 from pyspark_gazette.worker_python import COMMAND
 
 CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
-"""Variable whose jars Spark's launcher puts at the end of the class path."""
+"""Environment variable with jars that Spark's launcher appends to the class path."""
 
 SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
-"""Java options of a JVM that lives for minutes: without the optimizing compiler Spark's start and its
-first Delta commits take half the time on two cores. The code cache that comes with that is too small for
-Spark: after some minutes a fifth of the CPU goes into sweeping it and compiling again what was thrown out."""
+"""Java options of a JVM that lives for minutes. Without the optimizing compiler, Spark's start and its first
+Delta commits take half the time on two cores. The default code cache is then too small for Spark: after some
+minutes, sweeping it and compiling evicted code again takes a fifth of the CPU."""
 
 LOCAL_CONF = {
     "spark.ui.enabled": "false",
@@ -43,7 +43,7 @@ INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Settings under which no code is compiled for a query: for a few rows that costs more than it saves."""
+"""Settings that turn off code generation, which costs more than it saves for a few rows."""
 
 
 def local_spark(
@@ -54,7 +54,7 @@ def local_spark(
     java_options: str = SHORT_RUN,
     log: str | Path | None = None,
 ) -> SparkSession:
-    """Start a local Spark with Delta whose warehouse and scratch files stay under ``directory``.
+    """Start a local Spark with Delta, whose warehouse and scratch files are under ``directory``.
 
     Spark resolves Delta's jars on the first start and caches them in the user's Ivy cache, unless the class
     path of ``SPARK_DIST_CLASSPATH`` names them. Tables on ``s3a://`` may be written
@@ -79,7 +79,7 @@ def local_spark(
     if log is None:
         return start(builder)
     if SparkSession.getActiveSession() is None:
-        # On a busy machine, the JVM takes minutes to start, and nothing else would show that it does.
+        # On a busy machine, the JVM takes minutes to start, without any other sign of progress.
         sys.stderr.write(f"{starting_spark()}. Its log is in {log}\n")
         sys.stderr.flush()
     with children_log_to(Path(log)):
@@ -88,24 +88,24 @@ def local_spark(
 
 @contextmanager
 def children_log_to(log: Path) -> Iterator[None]:
-    """Send the stderr of processes that start inside the block to a file, for as long as they live.
+    """Redirect the stderr of processes that start inside the block to a file, until they end.
 
-    The output of this process, such as a progress bar, is unchanged.
+    The output of this process, such as a progress bar, is not redirected.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    # The JVM inherits file descriptor 2 and keeps it, so replacing sys.stderr would not reach it. The
-    # descriptor is put back when the JVM has started.
+    # The JVM inherits file descriptor 2 and keeps it, so replacing sys.stderr would have no effect on it. The
+    # descriptor is restored when the JVM has started.
     own = sys.stderr
     with os.fdopen(os.dup(2), "w", buffering=1) as stderr:
         with log.open("ab") as file:
             os.dup2(file.fileno(), 2)
-        # A program that has replaced sys.stderr, as pytest does, is left alone.
+        # If the program has replaced sys.stderr, as pytest does, leave it unchanged.
         if own is sys.__stderr__:
             sys.stderr = stderr
         try:
             yield
         except Exception as error:
-            error.add_note(f"What the JVM wrote is in {log}")
+            error.add_note(f"The JVM's output is in {log}")
             raise
         finally:
             os.dup2(stderr.fileno(), 2)
@@ -113,7 +113,7 @@ def children_log_to(log: Path) -> Iterator[None]:
 
 
 def delta_is_on_class_path(environ: Mapping[str, str] = os.environ) -> bool:
-    """Say whether ``SPARK_DIST_CLASSPATH`` names a jar of Delta."""
+    """Return whether ``SPARK_DIST_CLASSPATH`` has a jar of Delta."""
     jars = environ.get(CLASS_PATH_VARIABLE, "").split(os.pathsep)
     return any("delta-spark_" in Path(jar).name for jar in jars)
 
@@ -125,8 +125,8 @@ def session_builder(
     conf: dict[str, str] | None = None,
     java_options: str = SHORT_RUN,
 ) -> SparkSession.Builder:
-    """Return the builder of a session as :func:`local_spark` describes it, without Delta's jars."""
-    # Otherwise Spark starts workers as "python3", which may be another Python without our packages.
+    """Return the builder of a session for :func:`local_spark`, without Delta's jars."""
+    # Otherwise Spark starts workers with "python3", which may be another Python without our packages.
     os.environ.setdefault("PYSPARK_PYTHON", worker_python())
     # Options of the short-lived JVM that assembles the command line of the main one.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", SHORT_RUN)
@@ -136,8 +136,8 @@ def session_builder(
         "spark.local.dir": str(directory / "scratch"),
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory / 'derby'} {java_options}",
     }
-    # Without the jar, as after an installation from source without a JDK, tables on s3a:// are refused by the
-    # sink, and all others work.
+    # The jar is missing after an installation from source without a JDK. Then the sink refuses tables on
+    # s3a://, and all others work.
     if JAR.exists():
         settings |= s3_log_store()
     for key, value in (settings | (conf or {})).items():
@@ -146,17 +146,17 @@ def session_builder(
 
 
 def worker_python() -> str:
-    """Return what to name in ``PYSPARK_PYTHON`` so that Spark's workers run the Python of this process.
+    """Return the value of ``PYSPARK_PYTHON`` with which Spark's workers run the Python of this process.
 
-    This is the command ``gazette-spark-python``, which saves each worker the compiling of PySpark.
-    Where the command is not installed, it is the Python itself.
+    It is the command ``gazette-spark-python``, which saves each worker from compiling PySpark. If the command
+    is not installed, it is the Python itself.
     """
     command = Path(sysconfig.get_path("scripts"), COMMAND)
     return str(command) if command.exists() else sys.executable
 
 
 def start(builder: SparkSession.Builder) -> SparkSession:
-    """Start the session, or return the running one, and make it log errors only."""
+    """Start the session, or return the running one, and make it log only errors."""
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session

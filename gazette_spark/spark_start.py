@@ -1,15 +1,15 @@
-"""What is said to a user while a local Spark starts, and where it fails. Loads no Spark."""
+"""Returns messages for the start of a local Spark session. This module does not import Spark."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 LOG_TAIL_LINES = 40
-"""Lines of the log that a failure shows."""
+"""Number of log lines that a failure shows."""
 
 
 def starting_spark() -> str:
-    """Say that Spark starts, and if it has to fetch Delta before (a guess: Ivy's default places)."""
+    """Return a message, with a hint if Delta is not in Ivy's default cache and so may be downloaded first."""
     has_jars = any(Path.home().glob(".ivy2*/jars/io.delta_delta-spark*"))
     return "starting Spark" if has_jars else "starting Spark; it first downloads Delta's jars"
 

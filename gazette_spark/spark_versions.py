@@ -1,15 +1,15 @@
-"""What differs among the releases of Spark that are supported, 4.0 to 4.3: the names a release lacks.
+"""Provides names that some of the supported releases of Spark, 4.0 to 4.3, lack.
 
 =========================  ===  ===  =========================================================================
                            4.0  4.1  consequence
 =========================  ===  ===  =========================================================================
 admission control          no   no   :class:`~gazette_spark.source.TrackingStreamReader` follows the query; a
                                      run under Trigger.AvailableNow is one batch
-a source's write heads     no   no   progress has those of the journals that a position is behind in
-Arrow writers of streams   no   yes  :class:`~gazette_spark._write.spark_writer.RowStreamWriter` takes rows
+a source's write heads     no   no   progress only has write heads of journals in which a position is behind
+Arrow writers of streams   no   yes  :class:`~gazette_spark._write.spark_writer.RowStreamWriter` writes rows
 =========================  ===  ===  =========================================================================
 
-Later ones have all of it. Code asks for a capability here, never for a version.
+Later releases have all of these. Other code checks for a capability here, never for a version.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 QUERY_ID = "sql.streaming.queryId"
-"""Local property of a stream's jobs, under all releases: the id of the query."""
+"""Local property of a stream's jobs with the id of the query, in all releases."""
 
-if TYPE_CHECKING:  # The types are those of a release that has them all.
+if TYPE_CHECKING:  # The types of a release that has all names.
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as ArrowStreamWriter
     from pyspark.sql.streaming.datasource import (
@@ -51,10 +51,10 @@ else:
         ADMISSION_CONTROL = False
 
         class SupportsTriggerAvailableNow:
-            """Spark asks for nothing of it."""
+            """Base class without methods, because Spark calls none."""
 
         class ReadLimit:
-            """Spark passes none."""
+            """Never passed by Spark."""
 
         class ReadAllAvailable(ReadLimit):
             """No limit."""
@@ -67,13 +67,13 @@ else:
 
 
 ARROW_STREAM_WRITES = hasattr(datasource, "DataSourceStreamArrowWriter")
-"""Spark gives a stream's writer Arrow record batches, not rows."""
+"""Whether Spark passes Arrow record batches, instead of rows, to a stream's writer."""
 
 _IN_UTC = "timezone" if "timezone" in signature(to_arrow_schema).parameters else "timestamp_utc"
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return Spark's columns as Arrow has them, times in UTC."""
+    """Return the Arrow schema of Spark's columns, with times in UTC."""
     zone: Any = "UTC" if _IN_UTC == "timezone" else True
     return to_arrow_schema(schema, **{_IN_UTC: zone})
 

@@ -1,9 +1,9 @@
-"""JSON that was stored or received, without the liberties of Python's parser and without its exceptions.
+"""Parses stored or received JSON strictly, with a single kind of error.
 
-:func:`parse_json` returns a value that is safe to handle, or raises one error. Python's parser ends in
-RecursionError on deep nesting and in ValueError on a number of 5,000 digits. It also accepts what breaks the
-code behind it: no limit holds back NaN, half of a surrogate pair cannot be encoded, a key that comes twice
-hides one of its values, and a value that is nested a thousand deep cannot be printed in an error.
+:func:`parse_json` returns a value that is safe to handle, or raises JsonError. Python's parser raises
+RecursionError on deep nesting and ValueError on a number with 5,000 digits. It also accepts values that break
+later code: NaN passes every limit, half of a surrogate pair cannot be encoded, a duplicate key hides a value,
+and a value that is nested a thousand deep cannot be printed in an error.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, NoReturn
 from gazette_spark.errors import JsonError
 
 MAX_BYTES = 64 << 20
-"""Longest text: the positions of a million journals."""
+"""Maximum length of a text, which is enough for the positions of a million journals."""
 
 MAX_DEPTH = 100
-"""Deepest nesting; Spark's types of nested columns are the deepest values that we store."""
+"""Maximum nesting. Spark's types of nested columns are the deepest values that we store."""
 
 MAX_DIGITS = 400
-"""Longest number: that of the largest float without an exponent has 309 digits."""
+"""Maximum number of digits. Without an exponent, the largest float has 309."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """The escape of half a surrogate pair."""
@@ -32,15 +32,15 @@ _LEAVES = frozenset({str, int, float, bool, NoneType})
 """Types of most values that contain no others."""
 
 SHOWN = 60
-"""Characters of a bad value that errors show."""
+"""Number of characters of an invalid value that errors show."""
 
 
 def parse_json(text: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401 - parsed JSON
     """Return the value of a JSON text.
 
     Raises:
-        JsonError: the text is not JSON in UTF-8, is too long or too deeply nested, holds a number that is not
-            finite or has more than 400 digits, a key twice in one object, or half of a surrogate pair.
+        JsonError: the text is not JSON in UTF-8, is too long or too deeply nested, or has a number that is
+            not finite or has more than 400 digits, a duplicate key, or half of a surrogate pair.
     """
     try:
         encoded = text.encode() if isinstance(text, str) else bytes(text)
@@ -55,7 +55,7 @@ def parse_json(text: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:  # noqa
             parse_constant=_no_constant,
         )
         if decoded.count("[") + decoded.count("{") > MAX_DEPTH:
-            # Only a reason to look, because brackets inside strings count as well.
+            # Only a reason to check, because brackets inside strings were counted, too.
             level = [value]
             for _ in range(MAX_DEPTH):
                 level = [
@@ -67,7 +67,7 @@ def parse_json(text: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:  # noqa
             if level:
                 raise JsonError(f"nested more than {MAX_DEPTH} deep")
         if _SURROGATE.search(decoded):
-            # Whole pairs were joined by the parser.
+            # The parser has joined complete pairs, so only half pairs raise an error here.
             json.dumps(value, ensure_ascii=False).encode()
     except JsonError:
         raise
@@ -107,9 +107,9 @@ def check_keys(document: object) -> None:
 
 
 def shown(text: str | bytes) -> str:
-    """Return the begin of a text as an error shows it: always printable."""
+    """Return the beginning of a text in printable form, for errors."""
     decoded = text if isinstance(text, str) else text[: 4 * SHOWN].decode("utf-8", "backslashreplace")
-    # Half of a surrogate pair could not be written to stderr.
+    # Half of a surrogate pair cannot be written to stderr.
     begin = decoded[:SHOWN].encode("utf-8", "backslashreplace").decode()
     return begin if len(decoded) <= SHOWN else f"{begin}…"
 
@@ -119,7 +119,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(unique) < len(pairs):
         times = Counter(name for name, _ in pairs)
         twice = next(name for name in unique if times[name] > 1)
-        raise JsonError(f"the key {shown(twice)!r} comes twice in one object")
+        raise JsonError(f"the key {shown(twice)!r} occurs twice in one object")
     return unique
 
 
@@ -142,7 +142,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def unescaped_pointer(part: str) -> str:
-    """Return the name for which a part of a JSON pointer stands (RFC 6901).
+    """Return the name that a part of a JSON pointer represents (RFC 6901).
 
     >>> unescaped_pointer("a~1b~0c")
     'a/b~c'

@@ -87,4 +87,4 @@ def test_an_error_says_where_the_log_is(tmp_path: Path) -> None:
     """Spark's own error says only that the JVM has ended; why is in the log."""
     with pytest.raises(RuntimeError, match="has ended") as caught, children_log_to(tmp_path / "jvm.log"):
         raise RuntimeError("the JVM has ended")
-    assert caught.value.__notes__ == [f"What the JVM wrote is in {tmp_path / 'jvm.log'}"]
+    assert caught.value.__notes__ == [f"The JVM's output is in {tmp_path / 'jvm.log'}"]
