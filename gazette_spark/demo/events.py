@@ -1,7 +1,7 @@
-"""Events of a small web shop, and the threads that append them to journals as a service would.
+"""Creates events of a small web shop, and appends them to journals in threads, as a service would.
 
-An event's id is a "snowflake": milliseconds, writer, counter. It needs all 63 bits, so the proof notices a
-reader that converts it to floating point on the way.
+An event's id is a "snowflake": milliseconds, writer, counter. It needs all 63 bits, so the proof detects a
+reader that converts it to floating point.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCHEMA = (
 """Schema of the query for ``format=json``; the last two columns are the source's metadata columns."""
 
 EPOCH_MS = 1_577_836_800_000
-"""2020-01-01 UTC, where the milliseconds of an id begin."""
+"""2020-01-01 UTC, from which an id counts milliseconds."""
 
 WRITER_SHIFT, TIME_SHIFT = 17, 22
 """Number of low bits of an id: 17 bits of counter, then 5 bits of writer, then the time."""
@@ -93,7 +93,7 @@ def make_events(random: Random, writer: int, unix_ms: int, count: int) -> EventB
 
 
 def count_due(rate: float, elapsed_s: float, sent: int) -> int:
-    """Return how many events to append now, so that the mean rate holds even after a delay."""
+    """Return how many events to append now, so that the mean rate is kept even after a delay."""
     # Count from the beginning, not from the last append, so that the writer catches up after a pause of the
     # broker.
     return min(max(int(rate * elapsed_s) - sent, 0), MAX_PER_APPEND)
@@ -101,20 +101,20 @@ def count_due(rate: float, elapsed_s: float, sent: int) -> int:
 
 @dataclass(slots=True)
 class Appended:
-    """Acknowledged events of one writer. Only its thread writes here."""
+    """Acknowledged events of one writer. Only its thread changes them."""
 
     journal: str
     rows: int = 0
     write_head: int = 0
     """Write head after the last acknowledged append."""
     batches: list[EventBatch] = field(default_factory=list)
-    """The batches without their content."""
+    """Appended batches, without their content."""
 
 
 class Writers:
-    """Appends to ``journals`` at ``rate`` events a second in all, from ``start`` until ``stop``.
+    """Appends to ``journals`` a total of ``rate`` events per second, from ``start`` until ``stop``.
 
-    A context manager; leaving it stops the threads. ``error`` is the first failure of any of them.
+    Leaving its ``with`` block stops the threads. ``error`` is the first failure of any of them.
     """
 
     def __init__(self, client: Client, journals: list[str], rate: float) -> None:
@@ -151,7 +151,7 @@ class Writers:
             thread.start()
 
     def stop(self) -> None:
-        """Let each writer finish its current append, and wait for that."""
+        """Wait until each writer has finished its current append, and stop it."""
         self._stopping.set()
         for thread in self._threads:
             if thread.ident is not None:

@@ -1,4 +1,4 @@
-"""Compares the appended events with the table, event by event, on whole columns."""
+"""Compares the appended events with the table, event by event, in whole columns."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Proof:
     foreign: int
     """Rows in the table that were never appended, or have no id."""
     altered: int
-    """Rows in the table whose amount differs from that of the event with the same id."""
+    """Rows in the table whose amount differs from the event with the same id."""
 
     def check(self) -> None:
-        """Raise InexactError unless the table has every appended event exactly once, and nothing else."""
+        """Raise InexactError unless the table has exactly the appended events, each once."""
         if self.lost or self.duplicated or self.foreign or self.altered:
             raise InexactError(self)
 

@@ -1,4 +1,4 @@
-"""The query that the demo kills: ``python query.py DIRECTORY BROKER FRAGMENT_ROOT JOURNAL...``.
+"""Runs the query that the demo kills: ``python query.py DIRECTORY BROKER FRAGMENT_ROOT JOURNAL...``.
 
 A user's program looks like this: a session, ``readStream``, ``DeltaSink``. It runs until the file
 ``DIRECTORY/finish`` appears. Then it stops the query and writes the table's ids and amounts to a file for the
@@ -23,7 +23,7 @@ from gazette_spark.sink import DeltaSink
 
 def main(directory: Path, broker: str, fragment_root: str, journals: list[str]) -> None:
     """Run the query until the demo requests its end, or until the demo itself has ended."""
-    # Remember the parent now: when the demo dies, this process gets another one.
+    # Store the parent now, because this process gets another one when the demo dies.
     demo = os.getppid()
     spark = local_spark(directory / "spark")
     gazette_spark.register(spark)
@@ -50,7 +50,7 @@ def main(directory: Path, broker: str, fragment_root: str, journals: list[str]) 
     # Use whole cents, because sums and comparisons of doubles are not exact.
     cents = F.round(F.col("amount") * 100).cast("long")
     table = spark.read.format("delta").load(str(directory / "table"))
-    # With a null, NumPy would make the column one of floats, which loses digits of the ids.
+    # With a null, NumPy would convert the column to floats, which lose digits of the ids.
     rows = table.select(F.coalesce("id", F.lit(-1)).alias("id"), F.coalesce(cents, F.lit(-1)).alias("cents"))
     feather.write_feather(rows.toArrow(), str(directory / "rows.arrow"))
     spark.stop()

@@ -1,4 +1,4 @@
-"""Runs broker, journals, writers and a query, kills the query, and compares the table with what was appended.
+"""Runs broker, writers and a query, kills the query, and compares the table with the appended events.
 
 Two commands share this program. ``gazette-spark demo`` writes for some seconds and kills the query twice.
 ``gazette-spark quickstart`` serves the lag page and runs until the user ends it; then ``verify`` compares the
@@ -7,18 +7,18 @@ table with the journals once more.
 :func:`decide` is the script:
 
 ======== ======================================================= =============
-state    leaves it, or stays in it, when                         by the step
+state    condition of the next step                              step
 ======== ======================================================= =============
 starting the table exists                                        START_WRITING
 writing  a kill is due, and the query is in mid-flight           KILL
-writing  the user wants the end; or the time is up, and all      STOP_WRITING
-         kills are done or the backlog lasts for the others
+writing  the user ends the demo; or the time is up, and all      STOP_WRITING
+         kills are done or the backlog suffices for the others
 draining a kill is missing, and the query is in mid-flight       KILL
 draining the ledger is at every write head                       FINISH
 ======== ======================================================= =============
 
-A query is in mid-flight if its current run has committed rows and has planned a batch that is not finished. A
-kill while it starts would prove little.
+A query is in mid-flight if its current run has committed rows and has planned a batch that is not finished.
+Killing it while it starts would prove little.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ APP_ID = "gazette-spark-demo"
 """App id under which the query writes to the table."""
 
 MAX_BYTES_PER_TRIGGER = 8 << 20
-"""Limit that keeps batches small, so that a backlog takes several of them and a kill has something to
+"""Maximum bytes of a batch. Batches are small, so that a backlog takes several of them, which a kill can
 interrupt."""
 
 FRAGMENT_LENGTH = 4 << 20
@@ -75,15 +75,15 @@ STALL_S = 240.0
 """Seconds after which a running query that commits nothing has failed."""
 
 START_STALL_S = 420.0
-"""The same limit for the first start, in which Spark may have to download Delta's jars."""
+"""The same limit for the first start, when Spark may have to download Delta's jars."""
 
 FINISH_S = 180.0
-"""Seconds for the query to stop and to read the whole table."""
+"""Maximum seconds for the query to stop and to read the whole table."""
 
 QUERY = Path(__file__).with_name("query.py")
 
 Wait = Callable[[float], bool]
-"""Waits for the given number of seconds. Returns True, and immediately, if the user wants to end the demo."""
+"""Function that waits for some seconds. It returns True immediately if the user wants to end the demo."""
 
 
 class Screen(Protocol):
@@ -103,7 +103,7 @@ class DemoOptions:
     seconds: float
     """Writing time in seconds; infinite if only the user ends the demo."""
     rate: float
-    """Events per second over all journals."""
+    """Events per second in all journals together."""
     kills: int
     broker: str | None = None
     """Address of a deployed broker; None starts an embedded one."""
@@ -254,7 +254,7 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
     screen: Screen,
     wait: Wait,
 ) -> DemoReport | None:
-    """Run the query and the writers by the script of :func:`decide`; compare the table in the end."""
+    """Run the query and the writers by the script of :func:`decide`; compare the table at the end."""
     script = DemoScript(options.seconds, tuple(random.uniform(0, 2) for _ in range(options.kills)))  # noqa: S311
     log, watch = directory / "query.log", TableWatch(directory / "table")
     query, table = start_query(), watch.state
@@ -264,7 +264,7 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
     writing_s, data_commits_before = 0.0, 0
     while True:
         # Observe from outside everything on which the decision depends. Files of the table's log and of the
-        # query checkpoint appear as a whole, so they can be read at any moment, even just after a kill.
+        # query checkpoint appear complete, so they can be read at any moment, even just after a kill.
         now = time.monotonic()
         before, table = table, watch.look()
         if table != before:
@@ -345,7 +345,7 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
 
 
 def prove(directory: Path, query: CrashChild, writers: Writers) -> Proof:
-    """Let the query stop and read the table, and compare every event with what was appended.
+    """Let the query stop and read the table, and compare the table with every appended event.
 
     The comparison does not trust the ledger: it looks up each event by its id and amount.
     """
@@ -370,8 +370,8 @@ def prove(directory: Path, query: CrashChild, writers: Writers) -> Proof:
 def new_journals(client: Client, *, deployed: bool) -> Iterator[list[str]]:
     """Create the journals; on a deployed broker under a unique prefix, and delete them at the end.
 
-    On a deployed broker the journals have no store, because the demo knows none. Their bytes stay with the
-    brokers.
+    On a deployed broker the journals have no store, because the demo does not know one. Their bytes stay on
+    the brokers.
     """
     prefix = f"gazette-spark-demo-{uuid.uuid4().hex[:8]}/" if deployed else "shop/"
     stores = () if deployed else ("file:///",)
@@ -385,8 +385,8 @@ def new_journals(client: Client, *, deployed: bool) -> Iterator[list[str]]:
     try:
         yield names
     finally:
-        # Delete them at the revisions that were just read, so that a change by others in between is an error
-        # and is not lost.
+        # Delete them at the revisions that were just read, so that a change by others in between raises an
+        # error instead of being lost.
         if deployed:
             journals = client.journals_named(names).values()
             client.apply(

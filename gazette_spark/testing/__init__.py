@@ -1,4 +1,4 @@
-"""Tools for tests of pipelines: a batch loop without a JVM, a stub broker, the oracle, kills."""
+"""Helps to test pipelines: a batch loop without a JVM, a stub broker, the oracle, kills."""
 
 from __future__ import annotations
 

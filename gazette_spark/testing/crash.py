@@ -1,10 +1,10 @@
-"""Run a driver in a separate process, and kill all its processes with SIGKILL.
+"""Runs a driver in a separate process, and kills all its processes with SIGKILL.
 
 A driver consists of many processes: Python, the JVM, the data source's planner, Python workers. A
 :class:`CrashChild` leads a session that contains all of them. Their process groups differ, because Spark puts
 its workers into a separate group. :meth:`CrashChild.kill` sends SIGKILL to the leader's group in one call, so
-that Python and the JVM die at the same moment, and then to what is left of the session. A driver can also be
-told to kill itself, at a point that only it can know: see ``tests.rig.crashes``.
+that Python and the JVM die at the same moment, and then to the rest of the session. A driver can also kill
+itself at a certain point of its program; see ``tests.rig.crashes``.
 """
 
 from __future__ import annotations
@@ -112,10 +112,10 @@ class CrashChild:
         return status
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until a condition holds.
+        """Wait until a condition is true.
 
         Raises:
-            TimeoutError: the condition did not hold in time, or the driver ended first.
+            TimeoutError: the condition did not become true in time, or the driver ended first.
         """
         deadline = time.monotonic() + timeout_s
         while not condition():

@@ -1,4 +1,4 @@
-"""Spark's micro-batch loop in plain Python, for tests of a streaming source without a JVM.
+"""Runs Spark's micro-batch loop in plain Python, to test streaming sources without a JVM.
 
 A :class:`MicroBatches` is one query, with its durable state in memory. It runs batches as Spark does, and can
 crash at each point between two steps::
@@ -14,12 +14,12 @@ crash at each point between two steps::
 ===================  ======================================================================
 crash at             state at that point
 ===================  ======================================================================
-``latest_offset``    the end of the batch is known to the reader alone
+``latest_offset``    only the reader knows the end of the batch
 ``offset_log``       ``offsets/N`` is written
 ``partitions``       the batch is cut into tasks
 ``read``             half of the tasks have read their part
 ``tasks``            all tasks have read everything; nothing is written
-``sink``             the sink has the rows; Spark does not know
+``sink``             the sink has the rows, but Spark has not recorded that
 ``commit_log``       ``commits/N`` is written
 ===================  ======================================================================
 
@@ -29,7 +29,7 @@ position, and a run with Trigger.AvailableNow ends after one batch.
 
 As in Spark, positions are converted to JSON text, the reader is pickled before it is used, partitions are
 pickled when they are planned, and each task reads with a separate copy of both. The sink identifies batches
-by number and stores each one once. If a batch comes again, its rows must equal the stored ones.
+by number and stores each one once. If a batch is repeated, its rows must equal the stored ones.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ Row = tuple[Any, ...]
 """Values of one row, in the order of the columns."""
 
 
-class Crash(Exception):  # noqa: N818 - it is ordered, and no error.
-    """The driver died at the ordered point."""
+class Crash(Exception):  # noqa: N818 - it is requested, and is not an error.
+    """The driver died at the requested point."""
 
 
 class BatchDiffersError(GazetteError):
@@ -76,7 +76,7 @@ class TaskFaults:
     attempts_per_task: int = 2
     """Maximum number of entries of ``killed_after`` for one task."""
     speculative: bool = False
-    """Whether each task also runs from a copy, which has to return the same rows."""
+    """Whether a copy of each task also runs, which must return the same rows."""
 
 
 NO_FAULTS = TaskFaults()
@@ -151,12 +151,12 @@ class Run:
         faults: TaskFaults = NO_FAULTS,
         meanwhile: Callable[[CrashPoint], None] = lambda _step: None,
     ) -> bool:
-        """Run one batch; return False if nothing is new.
+        """Run one batch; return False if there is nothing new.
 
         Args:
             crash: point at which the driver dies.
             faults: faults of the tasks.
-            meanwhile: called at each point that is reached, for actions of others at that moment.
+            meanwhile: called at each point that is reached, to let others act at that moment.
 
         Raises:
             Crash: as requested. The run is over, as after any other error.
@@ -172,12 +172,12 @@ class Run:
             return False
         self._batches_left -= 1
         before = query.offset_log.get(batch_id - 1)
-        # If there is no previous batch, Spark asks for a start and does not record it.
+        # If there is no previous batch, Spark requests a start and does not record it.
         start = json.loads(before) if before else None
         if start is None and query.admission_control:
             start = self._reader.initialOffset()
         if batch_id not in query.offset_log:
-            # Through text, as Spark keeps positions: what JSON cannot hold must not pass a test.
+            # Converted to text, as in Spark, so that positions that JSON cannot represent fail tests.
             if query.admission_control:
                 assert start is not None
                 end = json.dumps(self._reader.latestOffset(start, self._reader.getDefaultReadLimit()))
@@ -186,7 +186,7 @@ class Run:
             at("latest_offset")
             if end == json.dumps(start):
                 return False
-            # The end is durable before anything is read. From here on, no crash changes the range of this
+            # The end is durable before anything is read. From now on, no crash changes the range of this
             # batch.
             query.offset_log[batch_id] = end
             at("offset_log")
@@ -204,8 +204,8 @@ class Run:
         at("tasks")
         query.write(batch_id, rows)
         at("sink")
-        # This comes after the sink: after a crash in between, the batch comes again, and the sink has to
-        # recognize it.
+        # After the sink: if there is a crash in between, the batch is repeated, and the sink must recognize
+        # it.
         query.commit_log.add(batch_id)
         self._batch_id += 1
         at("commit_log")

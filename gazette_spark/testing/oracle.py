@@ -1,15 +1,15 @@
-"""The table oracle checks that every record is in the Delta table once and unchanged, at each version.
+"""Checks that every record is in a Delta table exactly once and unchanged, at each version.
 
-It reads the table's log and Parquet files without Spark and without the sink's own search, and compares them
-with the true bytes of the journals:
+The table oracle reads the table's log and Parquet files without Spark and without the sink's code, and
+compares them with the true bytes of the journals:
 
 - **I1 uniqueness**: no ``(journal, offset)`` twice.
 - **I2 contiguity**: in each journal, each record begins where the previous one ends.
 - **I3 bytes**: the records, joined, are the journal's bytes.
 - **I4 same transaction**: at *every* version, the recorded ends equal the ends of the visible rows.
-- **I5 monotonic**: recorded ends never go back, except by a RESTORE. Each new entry names the previous one,
+- **I5 monotonic**: recorded ends never decrease, except by a RESTORE. Each new entry names the previous one,
   and begins where that one ended.
-- **I6 agreement**: if the query checkpoint of an entry is given, the entry ends where Spark planned the end
+- **I6 agreement**: if an entry's query checkpoint is available, the entry ends where Spark planned the end
   of the batch.
 
 The table must have the columns ``journal, offset, value`` of raw records, be on a local disk, and have a
@@ -43,7 +43,7 @@ class Version:
     operation: str
     files: frozenset[str]
     entry: LedgerEntry | None
-    """Entry that is in force at this version."""
+    """Entry that applies at this version."""
 
     def recorded(self) -> dict[str, int]:
         """Return the ends of the rows according to the entry."""
@@ -64,7 +64,7 @@ class OracleVerdict:
 
     @property
     def exact(self) -> bool:
-        """Whether the check has found nothing wrong."""
+        """Whether the check has found no problem."""
         return not (self.lost or self.duplicated or self.altered or self.violations)
 
 
@@ -85,7 +85,7 @@ class TableFiles:
         return sorted(row for name in files for row in self._rows[name])
 
     def path(self, name: str) -> Path:
-        """Return where a file is that the table's log names so."""
+        """Return the path of a file from its name in the table's log."""
         # Paths in Delta's log are percent-encoded.
         return self._directory / unquote(name)
 
@@ -97,7 +97,7 @@ def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
     entry: LedgerEntry | None = None
     whole: dict[str, LedgerEntry] = {}
     for number, path in enumerate(sorted((directory / "_delta_log").glob("*.json"))):
-        # A hole would hide what its commit has added or removed.
+        # A missing commit would hide the files that it added or removed.
         if int(path.stem) != number:
             raise ValueError(f"{path} is not version {number}: the log has a hole")
         actions = [json.loads(line) for line in path.read_text().splitlines()]
@@ -114,8 +114,7 @@ def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
         # Most entries name only the journals that moved (decision 0026); their parents contain the rest.
         if isinstance(stored, EntryDelta):
             stored = stored.on(whole[stored.entry.parent or ""])
-        # After a commit without an entry, such as an OPTIMIZE or a DELETE, the previous entry remains in
-        # force.
+        # After a commit without an entry, such as an OPTIMIZE or a DELETE, the previous entry still applies.
         entry = stored or entry
         if entry is not None:
             whole[entry.attempt] = entry
@@ -161,7 +160,7 @@ def check_history(
 ) -> OracleVerdict:
     """Check the versions of a table, oldest first, against the true bytes of its journals.
 
-    The other arguments are those of :func:`check_table`. The first version need not be the table's first.
+    The other arguments are as for :func:`check_table`. The first version need not be the table's first.
     """
     verdict = OracleVerdict()
     starts = dict.fromkeys(truth, 0) | dict(starts or {})
@@ -199,7 +198,7 @@ def _unique_and_contiguous(version: Version, rows: list[Row], ends: dict[str, in
             yield f"I1 version {version.number}: {journal} offset {offset} is there already"
         if offset > end:
             yield f"I2 version {version.number}: {journal} continues at {offset} after {end}"
-        # Add 1 for the newline, which the column value leaves out.
+        # Add 1 for the newline, which is not in the column value.
         ends[journal] = max(end, offset + len(value) + 1)
 
 
@@ -213,7 +212,7 @@ def _same_transaction(version: Version, ends: Mapping[str, int], starts: Mapping
 
 
 def monotonic(version: Version, before: Version | None) -> Iterator[str]:
-    """Check I5: no journal's recorded end goes back, except by a RESTORE."""
+    """Check I5: no journal's recorded end decreases, except by a RESTORE."""
     if before is None or version.operation == "RESTORE":
         return
     now = version.recorded()
@@ -222,7 +221,7 @@ def monotonic(version: Version, before: Version | None) -> Iterator[str]:
             yield f"I5 version {version.number}: {journal} went from {offset} back to {now.get(journal)}"
     if version.entry is None or before.entry is None or version.entry == before.entry:
         return
-    # Two writers that both continue the same entry would each be monotonic. The chain of parents reveals
+    # Two writers that both continue the same entry are each monotonic. The chain of parents reveals
     # them.
     if version.entry.parent != before.entry.attempt:
         yield f"I5 version {version.number}: its entry follows {version.entry.parent}, not the one before it"
@@ -242,10 +241,10 @@ def _agrees(version: Version, before: Version | None, checkpoints: Sequence[Path
     for checkpoint in checkpoints:
         about, offsets = checkpoint / "metadata", checkpoint / "offsets" / str(entry.batch_id)
         is_planned = about.exists() and offsets.exists()
-        # A query checkpoint of another query says nothing about this entry.
+        # The query checkpoint of another query is irrelevant for this entry.
         if is_planned and parse_query_id(about.read_text(), str(about)) == entry.query_id:
             planned.append(_offsets(parse_offsets(offsets.read_text(), str(offsets))))
-    # Of a batch that was trimmed the table may have more of some journals than was planned.
+    # If a batch was trimmed, the table may have more of some journals than the batch planned.
     reached = [{name: max(end, recorded.get(name, end)) for name, end in ends.items()} for ends in planned]
     if planned and all(entry.read_through | ends != entry.read_through for ends in reached):
         says = f"was planned up to {planned}, its entry says {entry.read_through}"
@@ -285,7 +284,7 @@ def _compare(
 def split_records(content: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield offset and value of each complete record from ``start`` on."""
     offset = start
-    # The last part is not a record: it is what follows the last newline, or empty.
+    # The last part is not a record: it follows the last newline, or is empty.
     for line in content[start:].split(b"\n")[:-1]:
         yield offset, line
         offset += len(line) + 1

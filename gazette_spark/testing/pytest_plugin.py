@@ -1,4 +1,4 @@
-r'''Pytest fixtures for tests of pipelines: an embedded broker, a client of it, and a Spark with Delta.
+r'''Provides pytest fixtures for tests of pipelines: an embedded broker, its client, and Spark with Delta.
 
 Name the plugin in the ``conftest.py`` at the root of your tests. pytest starts only what a test requests::
 
@@ -23,7 +23,7 @@ Then a test requests the fixtures by name::
         assert [bytes(row.value) for row in found] == [b"first", b"second"]
 
 The broker and Spark start once in a run, so each test uses its own journals, tables and checkpoints.
-Spark's first start takes some ten seconds. A test that takes only the broker needs no JVM.
+Spark's first start takes about ten seconds. A test that requests only the broker needs no JVM.
 '''
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def fresh_prefix() -> str:
 @pytest.fixture(scope="session")
 def delta_spark_conf() -> dict[str, str]:
     """Spark settings in addition to those of ``local_spark``. Override this fixture to change them."""
-    # Imports are inside the fixtures, so that a test that needs only the broker does not load Spark.
+    # Imports are inside the fixtures, so that a test that needs only the broker does not import Spark.
     from gazette_spark.session import INTERPRETED
 
     return INTERPRETED

@@ -1,4 +1,4 @@
-"""A broker that follows a test's script: correct and wrong answers, failures, silence.
+"""Provides a broker that follows a test's script: correct and wrong answers, failures, silence.
 
 A script describes one call as a list of acts: a response message is sent, :class:`Fail` ends the call with a
 gRPC status, and :class:`Hang` sends nothing more until the call or the stub ends. After the last act, the
@@ -51,7 +51,7 @@ class _Rpc:
 
 
 class StubBroker(pb_grpc.JournalServicer):
-    """Scripted Journal service on a free port of the loopback; a context manager.
+    """Scripted Journal service on a port of the loopback interface. Use it as a context manager.
 
     Scripts may be set while it serves.
     """
@@ -201,7 +201,7 @@ def chunk(offset: int, content: bytes) -> pb.ReadResponse:
 
 
 def not_yet(offset: int, write_head: int | None = None) -> pb.ReadResponse:
-    """Return the answer of a broker that has nothing at ``offset``."""
+    """Return the answer of a broker that has no bytes at ``offset`` yet."""
     return pb.ReadResponse(
         status=pb.OFFSET_NOT_YET_AVAILABLE,
         offset=offset,

@@ -1,7 +1,7 @@
 """Reads the state of a running query from its table and query checkpoint on disk, without Spark.
 
-Both are logs of numbered files that appear as a whole, by a rename. So they can be read at any moment, and a
-kill cannot falsify them.
+Both are logs of numbered files that appear complete, by a rename. So they can be read at any moment, and a
+kill cannot damage them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TableWatch:
 
 
 def ledger_heads(metadata: str, app_id: str) -> dict[str, int]:
-    """Return up to which offset of each journal the table is filled, according to the ledger."""
+    """Return the offset up to which the table has each journal, according to the ledger."""
     entry = parse_whole_entry(metadata, app_id)
     return entry.read_through if entry else {}
 
