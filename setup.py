@@ -1,10 +1,10 @@
-"""Builds two parts with the package, each of which is left out where its tool is missing.
+"""Builds the package, including two parts that are omitted if their tools are missing.
 
-- The native decoder (``native/``), by cargo. It is loaded by ctypes and serves every version of Python, so a
-  wheel with it depends on the platform only. ``GAZETTE_SPARK_NATIVE=0`` makes a wheel without it.
-- A log store for Delta tables on S3 (``jvm/``), by javac. Its jar runs on every platform.
+- Cargo builds the native decoder (``native/``). ctypes loads it in every version of Python, so a wheel with
+  it depends only on the platform. ``GAZETTE_SPARK_NATIVE=0`` makes a wheel without it.
+- javac builds a log store for Delta tables on S3 (``jvm/``). Its jar runs on every platform.
 
-Package indexes get README.md without its links to files. What is declarative is in pyproject.toml.
+Package indexes get README.md without its links to files. Static metadata is in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ BUILD_TIMEOUT_S = 300
 
 
 class OptionalPart(Command):
-    """Make a file of the package with a tool that the machine may lack; without it the file is left out."""
+    """Makes a file of the package with a tool that the machine may lack. Without the tool, it is omitted."""
 
     file: Path
-    """Where it is in the package."""
+    """Path of the file in the package."""
     what: str
     sources: tuple[str, ...]
-    """Patterns of what a source distribution needs for it."""
+    """Patterns of the files that a source distribution needs for it."""
 
     def initialize_options(self) -> None:
-        """Set what setuptools asks of a part of its command ``build``."""
+        """Set the attributes that setuptools requires of a subcommand of ``build``."""
         self.build_lib: str | None = None
         self.editable_mode = False
 
     def finalize_options(self) -> None:
-        """Take the folder that the wheel is made from."""
+        """Set the folder from which the wheel is made."""
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
 
     @property
     def target(self) -> Path:
-        """Where the file goes."""
+        """Path of the file to make."""
         return self.file if self.editable_mode else Path(self.build_lib or "", self.file)
 
     def run(self) -> None:
-        """Make the file. No failure is one of the installation."""
-        # One of an earlier build would make a wheel for this platform out of a pure one.
+        """Make the file. A failure does not fail the installation."""
+        # A file of an earlier build would turn a pure wheel into a wheel for this platform.
         self.target.unlink(missing_ok=True)
         self.target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -65,27 +65,27 @@ class OptionalPart(Command):
         except (OSError, subprocess.TimeoutExpired) as error:
             problem = str(error)
         if problem:
-            self.warn(f"{self.what} is left out: {problem}")
+            self.warn(f"{self.what} is omitted: {problem}")
 
     def make(self) -> str:
-        """Make the file at ``target``; return why that failed, empty if it did not."""
+        """Make the file at ``target``; return the reason if that failed, or an empty text."""
         raise NotImplementedError
 
     def get_source_files(self) -> list[str]:
-        """Return what a source distribution needs."""
+        """Return the files that a source distribution needs."""
         return [str(path) for pattern in self.sources for path in Path().glob(pattern)]
 
     def get_outputs(self) -> list[str]:
-        """Return the file, if there is one."""
+        """Return the file, if it exists."""
         return [str(self.target)] if self.target.exists() else []
 
     def get_output_mapping(self) -> dict[str, str]:
-        """Return the outputs that are files of the source tree: none."""
+        """Return no outputs, because none is a file of the source tree."""
         return {}
 
 
 def run_tool(command: Sequence[str], folder: Path) -> str:
-    """Run a tool; return what it wrote if it failed, else nothing."""
+    """Run a tool; return its error output if it failed, or an empty text."""
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
     )
@@ -93,10 +93,10 @@ def run_tool(command: Sequence[str], folder: Path) -> str:
 
 
 class BuildNative(OptionalPart):
-    """Build the decoder by cargo, and put it beside the modules that load it."""
+    """Builds the decoder with cargo, and puts it next to the modules that load it."""
 
     file = Path("gazette_spark", "_formats", "libgazette_json.so")
-    """One name on all platforms: ctypes loads it by its path."""
+    """The same name on all platforms, because ctypes loads the file by its path."""
     what = "the native JSON decoder"
     sources = ("native/Cargo.toml", "native/Cargo.lock", "native/src/*.rs")
 
@@ -104,7 +104,7 @@ class BuildNative(OptionalPart):
         """Run cargo."""
         if os.environ.get("GAZETTE_SPARK_NATIVE") == "0":
             return "GAZETTE_SPARK_NATIVE=0"
-        # It has no dependencies, so that nothing is downloaded.
+        # The crate has no dependencies, so nothing is downloaded.
         command = ["cargo", "build", "--quiet", "--release", "--locked", "--offline"]
         if problem := run_tool(command, CRATE):
             return problem
@@ -113,14 +113,14 @@ class BuildNative(OptionalPart):
 
 
 class BuildLogStore(OptionalPart):
-    """Compile Delta's log store for S3, and put its jar into the package."""
+    """Compiles Delta's log store for S3, and puts its jar into the package."""
 
     file = Path("gazette_spark", "_delta", "s3-log-store.jar")
     what = "the log store for Delta tables on s3a://"
     sources = ("jvm/**/*.java",)
 
     def make(self) -> str:
-        """Run javac. Instead of Hadoop and Delta it sees their signatures, so that nothing is downloaded."""
+        """Run javac with stubs of Hadoop and Delta, so that nothing is downloaded."""
         with tempfile.TemporaryDirectory() as classes:
             at_home = Path(os.environ.get("JAVA_HOME", ""), "bin", "javac")
             javac = shutil.which("javac") or str(at_home)
@@ -129,37 +129,37 @@ class BuildLogStore(OptionalPart):
                 return problem
             with zipfile.ZipFile(self.target, "w") as jar:
                 for path in sorted(Path(classes).rglob("*.class")):
-                    # With the zip format's first time, the same sources give the same bytes.
+                    # With the zip format's default time, the same sources give the same bytes.
                     name = path.relative_to(classes).as_posix()
                     jar.writestr(zipfile.ZipInfo(name), path.read_bytes())
         return ""
 
 
 class Build(build):
-    """setuptools' ``build``, and the optional parts."""
+    """setuptools' ``build`` with the optional parts."""
 
     sub_commands = [*build.sub_commands, ("build_native", None), ("build_log_store", None)]  # noqa: RUF012 - as in setuptools.
 
 
 class PlatformWheel(bdist_wheel):
-    """A wheel for all Pythons, of this platform if it has the library and of any if not."""
+    """A wheel for all Pythons, for this platform if it has the library and otherwise for any."""
 
     def run(self) -> None:
-        """Build the library first: it decides what kind of wheel this is."""
+        """Build the library first, because it determines the kind of the wheel."""
         self.run_command("build_native")
         self.root_is_pure = not self.get_finalized_command("build_native").get_outputs()
-        # Files of a wheel for a platform go where setuptools puts those beside extension modules.
+        # Put the files of a wheel for a platform where setuptools puts extension modules.
         self.distribution.has_ext_modules = lambda: not self.root_is_pure
         super().run()
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Return the tag for Python, for its ABI and for the platform."""
+        """Return the tag for Python, its ABI and the platform."""
         python, abi, platform = super().get_tag()
         return (python, abi, platform) if self.root_is_pure else ("py3", "none", platform)
 
 
 def description() -> str:
-    """Return README.md as package indexes show it: links to files of the repository, dead there, are text."""
+    """Return README.md for package indexes, with links to files of the repository as plain text."""
     readme = Path("README.md").read_text(encoding="utf-8")
     return re.sub(r"\[([^\]]+)\]\((?!https?://)[^)]*\)", r"\1", readme)
 

@@ -1,7 +1,7 @@
-"""Makes ``df.writeStream.format("gazette_iceberg")`` work with nothing registered.
+"""Makes ``df.writeStream.format("gazette_iceberg")`` work without registration.
 
-As :mod:`pyspark_gazette` does for the format ``gazette``: PySpark takes one ``DefaultSource`` of each module
-named ``pyspark_*``.
+This is a separate module from :mod:`pyspark_gazette`, because PySpark uses only one ``DefaultSource`` of each
+module named ``pyspark_*``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["DefaultSource"]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - Python's own signature.
-    """Load the data source when it is asked for."""
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - Python's signature.
+    """Import the data source when it is accessed."""
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from gazette_spark._iceberg_format import IcebergFormat

@@ -1,7 +1,7 @@
-"""Breaking changes of the public interface since a release: ``python -m tools.api_check [REF]``.
+"""Lists breaking changes of the public interface since a release: ``python -m tools.api_check [REF]``.
 
-By default the newest tag ``v…`` is compared with the files as they are. Names count that
-``tools.public_names`` lists. A break needs a new minor version before 1.0, and a new major version after it.
+By default, it compares the newest tag ``v…`` with the current files. Only names that ``tools.public_names``
+lists count. A breaking change needs a new minor version before 1.0, and a new major version after it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gazette_spark.version import VERSION
 from tools.public_names import PUBLIC_MODULES, ROOT, public_names
 
 
-def interface(package: Any) -> Any:  # noqa: ANN401 - griffe's types say less than they do
-    """Return a module that has the public names of a package, as griffe loaded it, and no others."""
+def interface(package: Any) -> Any:  # noqa: ANN401 - griffe's types are incomplete
+    """Return a module with only the public names of a package that griffe loaded."""
     module = griffe.Module("public")
     for public_module in PUBLIC_MODULES:
         for name, member in public_names(public_module, package).items():
@@ -33,13 +33,13 @@ def breaking_changes(old: Any, new: Any) -> list[str]:  # noqa: ANN401
 
 
 def may_break(released: str, version: str) -> bool:
-    """Return whether a version may break programs that were written for a released one."""
+    """Return whether a version may break programs that were written for a release."""
     old, new = (tuple(map(int, text.split(".")[:2])) for text in (released, version))
     return old != new if old[0] == new[0] == 0 else old[0] != new[0]
 
 
 def newest_release() -> str | None:
-    """Return the newest tag of a release that is part of this one, None before the first."""
+    """Return the newest release tag in this history; None before the first release."""
     command = ["git", "describe", "--tags", "--abbrev=0", "--match", "v*"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None

@@ -1,7 +1,7 @@
-"""The tables of errors in ``docs/reference/errors.md``: names, meanings from docstrings, and remedies.
+"""Writes the tables of errors in ``docs/reference/errors.md``: names, meanings and remedies.
 
-``make generated`` writes the tables into the page; a test fails while they differ, or an error has
-no remedy.
+The meanings come from docstrings. ``make generated`` runs this module; a test fails if the page differs or an
+error has no remedy.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ REMEDIES: dict[str, dict[str, str]] = {
         "ShardStoppedError": "`gazette-spark shards list` shows why; `unassign` starts it again.",
     },
 }
-"""What to do about each error, by group."""
+"""Remedy of each error, by group."""
 
 
 def meaning(name: str) -> str:
@@ -180,12 +180,12 @@ def tables() -> str:
 
 
 def with_tables(page: str) -> str:
-    """Return the page with its tables brought up to date between its two marks."""
+    """Return the page with updated tables between its two marks."""
     return between_marks(page, BEGIN, tables())
 
 
 def between_marks(page: str, begin: str, made: str) -> str:
-    """Return a page with what is made from the code put between the marks ``begin`` and :data:`END`."""
+    """Return a page with generated text between the marks ``begin`` and :data:`END`."""
     before, _, rest = page.partition(begin)
     _, mark, after = rest.partition(END)
     if not mark:

@@ -1,17 +1,18 @@
-"""Generate the stubs in ``gazette_spark/protocol`` from the ``.proto`` files in ``tools/proto``.
+"""Generates the stubs in ``gazette_spark/protocol`` from the ``.proto`` files in ``tools/proto``.
 
-``make generated`` runs this. Only this module needs grpcio-tools; the stubs it writes are committed, never
-edited, and a test compares them with a fresh run.
+``make generated`` runs this module, which alone needs grpcio-tools. The stubs are committed and never edited,
+and a test compares them with a new run.
 
 The compiler's output is changed:
 
-- The check of the protobuf runtime goes: under 6.30 and 6.31 it warns on import that the compiler is of
-  release 5. The stubs' calls are the same in all supported releases; ``tests/protobuf_matrix.sh`` proves it.
-- The typed stubs tell mypy not to report on them: we do not write them, and they are not strict. They leave
-  out slots and the numbers of fields.
+- The check of the protobuf runtime is removed, because under 6.30 and 6.31 it warns on import that the
+  compiler is of release 5. The stubs' calls are the same in all supported releases, as
+  ``tests/protobuf_matrix.sh`` proves.
+- The typed stubs tell mypy to ignore their errors, because generated types are not strict. Slots and field
+  numbers are removed from them.
 
-Services have their classes from ``gazette_spark.protocol.services``, and typed stubs, which the compiler does
-not write: ``*_pb2_grpc.py`` and ``.pyi``.
+For services, this module writes ``*_pb2_grpc.py``, whose classes come from
+``gazette_spark.protocol.services``, and typed stubs, which the compiler does not write.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from pathlib import Path
 from google.protobuf.descriptor_pb2 import FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto
 
 PROTOS = ("protocol", "consumer", "recoverylog", "replicated_log", "etcd")
-"""Names of the sources. Each declares the package of its name."""
+"""Names of the sources. Each declares a package with the same name."""
 
 SOURCES = Path(__file__).parent / "proto"
 
 PROTOCOL = Path(__file__).parents[1] / "gazette_spark" / "protocol"
 
 PACKAGE_PATH = "gazette_spark/protocol"
-"""Path under which files are registered with protobuf: unlikely to be taken by another package."""
+"""Path under which files are registered with protobuf, which other packages are unlikely to use."""
 
 _RUNTIME_CHECK = re.compile(
     r"^from google\.protobuf import runtime_version as _runtime_version\n"

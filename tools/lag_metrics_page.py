@@ -1,6 +1,6 @@
-"""The table of metrics in ``docs/reference/burrow.md``, made from the monitor's own.
+"""Writes the table of metrics in ``docs/reference/burrow.md`` from the monitor's table.
 
-``make generated`` writes the table into the page; a test fails while they differ.
+``make generated`` runs this module; a test fails if the page differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def table() -> str:
 
 
 def with_table(page: str) -> str:
-    """Return the page with its table brought up to date between its two marks."""
+    """Return the page with an updated table between its two marks."""
     return between_marks(page, BEGIN, table())
 
 

@@ -1,6 +1,6 @@
-"""The tables of options in ``docs/reference``, made from the code's own.
+"""Writes the tables of options in ``docs/reference`` from the code's tables.
 
-``make generated`` writes the tables into the pages; a test fails while they differ.
+``make generated`` runs this module; a test fails if a page differs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ BEGIN = "<!-- The tables are made from the code: make generated -->"
 def tables(options: Sequence[Option]) -> str:
     """Return options as Markdown tables, one for each section.
 
-    A table has two columns, so that it can be read on a phone: beside five, the meaning would get a tenth of
-    the line.
+    A table has only two columns, so that it can be read on a phone. With five columns, the meaning would get
+    a tenth of the line.
     """
     lines = []
-    # The options of a section follow each other; the reference begins a table where the section changes.
+    # The options of a section are adjacent, and each section becomes a table.
     for section, declared in groupby(options, lambda option: option.section):
         lines += [
             f"## {section}",
@@ -55,7 +55,7 @@ def tables(options: Sequence[Option]) -> str:
 
 
 def row(option: Option) -> str:
-    """Return an option's line of its table."""
+    """Return an option's row."""
     default = option.shown_default or {None: "none", "": "empty text"}.get(
         option.default, f"`{option.default}`"
     )
@@ -66,13 +66,13 @@ def row(option: Option) -> str:
 
 
 def escape(cell: str) -> str:
-    """Return a text for a cell: bars are not its end, and signs are tags only in our own markup."""
+    """Escape a cell's text: bars, and ``<`` except in our own markup."""
     signs = re.sub(r"<(?!br>|a id=|/a>)", "&lt;", cell)
     return signs.replace("|", "\\|")
 
 
 def form(option: Option) -> str:
-    """Return the form an option's text must have, with words and JSON as code."""
+    """Return the form that an option's text must have, with words and JSON as code."""
     if option.form is not None:
         return as_code(option.form)
     try:
@@ -86,12 +86,12 @@ def form(option: Option) -> str:
 
 
 def as_code(text: str) -> str:
-    """Return a text with its JSON as code; at the end of a cell, the site takes braces for attributes."""
+    """Return a text with its JSON as code, because the site treats braces at a cell's end as attributes."""
     return re.sub(r"\{.*\}", r"`\g<0>`", text)
 
 
 def with_tables(page: str, options: Sequence[Option]) -> str:
-    """Return a page with its tables brought up to date between its two marks."""
+    """Return a page with updated tables between its two marks."""
     return between_marks(page, BEGIN, tables(options))
 
 

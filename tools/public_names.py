@@ -1,7 +1,7 @@
-"""The public interface, one line a name with its signature: ``docs/reference/public_names.txt``.
+"""Writes the public interface to ``docs/reference/public_names.txt``, one line per name with its signature.
 
-``make generated`` writes the file. A test fails while it differs from the code, so a change of the public
-interface shows in the review of the change, and reminds its author of the changelog.
+``make generated`` runs this module, and a test fails if the file differs from the code. So a change of the
+public interface is visible in reviews, and reminds its author of the changelog.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ PLUMBING = (
     "annotations",
     "lazy_exports",
 )
-"""Names that the files of public packages import for themselves."""
+"""Names that public packages import only for their own use."""
 
 
 @cache
-def _package() -> Any:  # noqa: ANN401 - griffe's own types say less than it does
+def _package() -> Any:  # noqa: ANN401 - griffe's types are incomplete
     return griffe.load("gazette_spark", search_paths=[ROOT])
 
 
 def public_names(module: str, package: Any = None) -> dict[str, Any]:  # noqa: ANN401
-    """Return what users may import from a public module, by name.
+    """Return the names that users may import from a public module, with griffe's objects.
 
-    A package exports what it imports from within and what it defines. A module exports what it defines.
+    A package exports its definitions and its imports from within. A module exports only its definitions.
 
     Args:
         module: One of :data:`PUBLIC_MODULES`.
@@ -76,7 +76,7 @@ def public_names(module: str, package: Any = None) -> dict[str, Any]:  # noqa: A
 
 
 def _is_ours(alias: Any) -> bool:  # noqa: ANN401
-    """Return whether a name comes from this package, and not from another one that a module of it imports."""
+    """Return whether a name comes from this package, instead of another one that it imports."""
     try:
         return str(alias.final_target.path).startswith("gazette_spark.")
     except griffe.AliasResolutionError:

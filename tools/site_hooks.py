@@ -1,6 +1,6 @@
-"""Hooks of the site's build: the version in the footer, files from the repository's root, diagrams, search.
+"""Extends the site's build: the version in the footer, files from the repository's root, diagrams, search.
 
-MkDocs calls them by their names (``hooks`` in ``mkdocs.yml``).
+MkDocs calls these functions by their names (``hooks`` in ``mkdocs.yml``).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LINK = re.compile(r"\[([^]]+)\]\(([\w./-]+)(#[\w-]+)?\)")
 """A link to a file of the repository."""
 
 DIAGRAM = re.compile(r'<img alt="([^"]*)" src="([^"]*images/[\w-]+\.svg)" ?/?>')
-"""An image of ``docs/images`` as Markdown writes it."""
+"""An image of ``docs/images`` in Markdown's HTML."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Show the version of the package on each page, and a link to its source where there is a repository."""
+    """Show the package's version on each page, and a link to the page's source if there is a repository."""
     config.copyright = f"gazette_spark {VERSION}"
     if config.repo_url:
         config.edit_uri = "edit/main/docs/"
@@ -37,9 +37,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Show a file of the repository's root where a page names it as its ``source``.
+    """Replace a page that names a ``source`` by that file of the repository's root.
 
-    GitHub looks for such files in the root, so the site takes their text from there. A link to a file that is
+    GitHub expects such files in the root, so the site takes their text from there. A link to a file that is
     not on the site becomes plain text.
     """
     del config
@@ -60,10 +60,10 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put the diagrams of a page into its text.
+    """Insert the diagrams of a page into its HTML.
 
-    An image in a file of its own does not see the colours of the page, so it could be read with the light
-    palette or with the dark one, but not with both.
+    An image in a separate file cannot use the colours of the page, so it would be readable with either the
+    light or the dark palette, but not with both.
     """
     del files
 
@@ -77,9 +77,9 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Write the index of the search as a script, too, because pages opened from a disk may load no JSON.
+    """Write the search index also as a script, because pages opened from a disk cannot load JSON.
 
-    The theme loads it from there under this name.
+    The theme loads it under this name.
     """
     index = Path(config.site_dir, "search", "search_index.json").read_text(encoding="utf-8")
     script = Path(config.site_dir, "search", "search_index.js")

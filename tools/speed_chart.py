@@ -1,6 +1,6 @@
-"""The chart of speeds on the front page, drawn from the first table of the performance page.
+"""Draws the chart of speeds on the front page from the first table of the performance page.
 
-``make generated`` writes the chart; a test fails while it shows other numbers than the page.
+``make generated`` runs this module; a test fails if the chart's numbers differ from the page's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STYLE = """\
     .speed-ours { fill: #4f7fd6; }"""
 
 WIDTH, BARS, LABELS = 860, 420, 270
-"""Pixels: of the chart, of its longest bar, and of the names at its left."""
+"""Width in pixels of the chart, of its longest bar, and of the names at its left."""
 ROW_HEIGHT = 54
 
 
@@ -42,7 +42,7 @@ def speeds(page: str) -> Sequence[Speed]:
     """Return the rows of the page's first table.
 
     Raises:
-        ValueError: the page does not begin with such a table.
+        ValueError: the page does not begin with a table of speeds.
     """
     rows = [
         Speed(job, peer.strip("`"), int(peer_mb_s), int(our_mb_s))
@@ -54,7 +54,7 @@ def speeds(page: str) -> Sequence[Speed]:
 
 
 def draw(rows: Sequence[Speed]) -> str:
-    """Return the chart: for each job a bar of its peer above one of gazette_spark."""
+    """Return the chart, with a bar of the peer above a bar of gazette_spark for each job."""
     scale = BARS / max(max(row.peer_mb_s, row.our_mb_s) for row in rows)
     height = ROW_HEIGHT * len(rows) + 6
     lines = [

@@ -1,1 +1,1 @@
-"""Parts that broker and consumer service share: identity, tokens, TLS, ports, catalogs, assignments."""
+"""Shared by the broker and the consumer service: identity, tokens, TLS, ports, catalogs, assignments."""

@@ -1,9 +1,8 @@
-"""Authorization, the first check of each call.
+"""Authorizes calls, which is the first check of each call.
 
-These are checked in this order: there is a token, it is a bearer token, its signature is valid, and it allows
+The checks are, in this order: there is a token, it is a bearer token, its signature is valid, and it allows
 the call. Each failure, even a missing capability, is gRPC's UNAUTHENTICATED, as in Gazette's brokers.
-Journals outside a token's selector are different: to its bearer they do not exist
-(``broker.api.call.resolve``).
+Journals outside a token's selector do not exist for its bearer (``broker.api.call.resolve``).
 
 Without keys everything is allowed.
 """
@@ -27,18 +26,18 @@ NO_TOKEN_LIFETIME_S = 3600.0
 
 
 class UnauthenticatedError(GazetteError):
-    """A call is refused. The error stays inside the broker, and its text contains no token."""
+    """A call is refused. The error does not leave the broker, and its text contains no token."""
 
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class Authorizer:
-    """Checks calls against the broker's keys. Immutable; any thread."""
+    """Checks calls against the broker's keys. Immutable and thread-safe."""
 
     keys: KeySet | None = None
     clock: Callable[[], float] = time.time
-    """Returns Unix seconds."""
+    """Function that returns the current Unix seconds."""
 
     def authorize(self, header: str | None, needed: Capability) -> Claims:
         """Return the caller's claims.
@@ -53,12 +52,11 @@ class Authorizer:
         if self.keys is None:
             return Claims(needed, pb.LabelSelector(), inf)
         if not header:
-            # The special key AA== of Gazette: tokens are checked, but callers without one are served, while a
-            # cluster changes over to tokens.
+            # With Gazette's special key AA==, tokens are checked, but callers without one are served. This is
+            # for clusters that are being changed to use tokens.
             if self.keys.allow_missing:
                 return Claims(needed, pb.LabelSelector(), self.clock() + NO_TOKEN_LIFETIME_S)
-            # A missing token and an invalid one have the same code, as in Gazette, but different texts for
-            # people.
+            # As in Gazette, a missing token and an invalid one have the same code, but different texts.
             raise UnauthenticatedError("missing authorization: no bearer token")
         if not header.startswith(SCHEME):
             raise UnauthenticatedError(f"invalid authorization: expected {SCHEME!r} and a token")
@@ -96,7 +94,7 @@ def check_change(claims: Claims, change: pb.ApplyRequest.Change, present: pb.Jou
         present: The journal's spec before the change, if it exists.
 
     Raises:
-        UnauthenticatedError: the claims do not cover the journal, which the error names.
+        UnauthenticatedError: the claims do not cover the journal. The error names it.
     """
     spec = change.upsert if change.HasField("upsert") else pb.JournalSpec(name=change.delete)
     if not covers(claims, spec) or (present is not None and not covers(claims, present)):

@@ -1,4 +1,4 @@
-"""Wakes threads whose call has ended without a report by gRPC: its token expired, or its HTTP client left."""
+"""Wakes threads whose call gRPC does not end: its token expired, or its HTTP client disconnected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CallWatch:
         return f"CallWatch({len(self._watched)} calls)"
 
     def watch(self, is_over: Callable[[], bool], wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` once when ``is_over`` has become true. Return a function that withdraws this."""
+        """Call ``wake`` once when ``is_over`` has become true. Return a function that cancels this."""
         watched = _Watched(is_over, wake)
         with self._changed:
             self._watched.add(watched)
@@ -58,7 +58,7 @@ class CallWatch:
 
     def _run(self) -> None:
         while self._wait():
-            # Outside the lock, because a check may look at a socket, and a wake-up takes the locks of others.
+            # Outside the lock, because a check may poll a socket, and a wake-up acquires other locks.
             for watched in [one for one in self._snapshot() if one.is_over()]:
                 self._forget(watched)
                 try:
@@ -74,7 +74,7 @@ class CallWatch:
 
     def _wait(self) -> bool:
         with self._changed:
-            # Without calls to watch, the thread sleeps until there is one.
+            # If there are no calls to watch, the thread sleeps until there is one.
             self._changed.wait_for(lambda: self._watched or self._stopped)
             self._changed.wait_for(lambda: self._stopped, self._tick_s)
             return not self._stopped

@@ -1,4 +1,4 @@
-"""A catalog of items, which are journals or shards, at a revision.
+"""Keeps a catalog of items, which are journals or shards, at a revision.
 
 The catalog replaces Etcd: a change makes a new catalog with the next revision, or is rejected as a whole.
 :class:`ItemKind` defines how the specs of one kind of item are handled.
@@ -32,11 +32,11 @@ class ItemKind(Generic[S]):
     plural: str
     """Name of the list of items in the stored form."""
     new_spec: Callable[[], S]
-    """Makes an empty spec."""
+    """Function that makes an empty spec."""
     name_of: Callable[[S], str]
-    """Returns the name, or id, of an item."""
+    """Function that returns the name or id of an item."""
     labels_of: Callable[[S], pb.LabelSet]
-    """Returns the labels that selectors match, including the one of the name."""
+    """Function that returns the labels that selectors match, including the name."""
 
     def changed(self, change: CatalogChange[S]) -> str:
         """Return the name of the item that a change creates, changes or deletes."""
@@ -62,7 +62,7 @@ class CatalogEntry(Generic[S]):
     create_revision: int
     mod_revision: int
     stored: str = field(compare=False, repr=False)
-    """Stored form, made once, because every change writes the whole catalog, however large."""
+    """Stored form, made only once, because every change writes the whole catalog."""
 
     @classmethod
     def make(cls, spec: S, create_revision: int, mod_revision: int) -> CatalogEntry[S]:
@@ -79,7 +79,7 @@ class CatalogEntry(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Catalog(Generic[S]):
-    """Every item at one revision."""
+    """All items at one revision."""
 
     kind: ItemKind[S]
     cluster_id: int
@@ -107,7 +107,7 @@ def check_transaction(kind: ItemKind[S], changes: Collection[CatalogChange[S]]) 
     """Refuse a transaction that Etcd would refuse, with Etcd's text.
 
     Raises:
-        ProtocolError: there are too many changes, or two of one item.
+        ProtocolError: there are too many changes, or two for one item.
     """
     if len(changes) > MAX_CHANGES:
         raise ProtocolError("etcdserver", "too many operations in txn request")
@@ -130,13 +130,13 @@ def apply_changes(catalog: Catalog[S], changes: Sequence[CatalogChange[S]]) -> C
         if change.expect_mod_revision not in (-1, entry.mod_revision if entry else 0):
             return None
     revision = catalog.revision + 1
-    # Make a new catalog with the next revision. Threads that use the old one are not disturbed.
+    # Make a new catalog with the next revision. Other threads can continue to use the old one.
     items, retired = dict(catalog.items), set(catalog.retired)
     for change in changes:
         name = catalog.kind.changed(change)
         if change.HasField("upsert"):
-            # A changed item keeps its first revision. One that was deleted and created again gets a new one,
-            # by which readers notice that its offsets are others.
+            # A changed item keeps its creation revision. One that was deleted and created again gets a new
+            # one, which shows readers that its offsets refer to other bytes.
             created = items[name].create_revision if name in items else revision
             items[name] = CatalogEntry.make(change.upsert, created, revision)
             retired.discard(name)

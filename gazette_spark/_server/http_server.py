@@ -1,10 +1,11 @@
-"""The HTTP server of the gateway and of the fragment URLs: small, threaded, and bounded.
+"""Implements the HTTP server of the gateway and of the fragment URLs, with threads and limits.
 
 h11 parses the requests, after a check that refuses ambiguous ones (``http_framing``). This module has the
-sockets, the threads and the limits: of connections, in total and of one client (``connection_shares``), of a
-request's head and its time, and of a client that neither sends nor receives. Each connection has a thread.
+sockets, the threads and the limits: for connections, in total and per client (``connection_shares``), for the
+size and time of a request's head, and for the time that a client neither sends nor receives. Each connection
+has a thread.
 
-A body is read as a handler requests it, and the handler learns whether all of it has arrived. An answer
+A body is read when a handler requests it, and the handler sees whether all of it has arrived. An answer
 before that ends the connection, so that no byte of a body is mistaken for the next request.
 """
 
@@ -35,14 +36,14 @@ from gazette_spark.protocol.http_framing import FramingError, RequestFraming
 _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 256
-"""Maximum connections at a time."""
+"""Maximum number of connections."""
 
 MAX_CLIENT_CONNECTIONS = 64
-"""Maximum connections of one client. If a request is being answered in each of them, the next one gets an
-error that says to retry later; otherwise one in which none is answered is closed for it."""
+"""Maximum number of connections of one client. If all of them are busy with requests, the next one gets
+status 503; otherwise an idle one is closed for it."""
 
 IDLE_TIMEOUT_S = 30.0
-"""Maximum seconds to wait for a request's head, or for a client that neither sends nor receives."""
+"""Maximum time for a request's head, or in which a client neither sends nor receives, in seconds."""
 
 MAX_HEAD_BYTES = 16 << 10
 """Maximum size of a request line with its headers, and of a line of a chunked body."""
@@ -51,16 +52,16 @@ MAX_TARGET_CHARS = 8 << 10
 """Maximum length of a path with its query."""
 
 BODY_CHUNK_BYTES = 1 << 18
-"""Number of bytes of a body that are sent at a time."""
+"""Number of bytes of a body to send at a time."""
 
 LINGER_S = 1.0
-"""Seconds for which the rest of a refused body is discarded, so that its client sees the answer."""
+"""Time for which the rest of a refused body is discarded, so that its client sees the answer, in seconds."""
 
 MAX_PROBLEM_CHARS = 200
 """Maximum length of the text about a malformed request."""
 
 STOP_GRACE_S = 1.0
-"""Seconds that answers in progress have to end when the server stops."""
+"""Time for answers in progress to end when the server stops, in seconds."""
 
 _RECEIVE_BYTES = 1 << 16
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -69,7 +70,7 @@ _PLAIN = "text/plain; charset=utf-8"
 
 @dataclass(eq=False)
 class RequestError(GazetteError):
-    """A request is refused, and answered with ``status``. The error stays inside the broker."""
+    """A request is refused, and answered with ``status``. The error does not leave the broker."""
 
     status: HTTPStatus
     problem: str
@@ -79,7 +80,7 @@ class RequestError(GazetteError):
 
 
 class Exchange:
-    """One request, and the answer to it. One thread at a time."""
+    """One request, and the answer to it. Not thread-safe."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class Exchange:
         """Refuse requests that h11 accepts but this server does not.
 
         Raises:
-            RequestError: the path is too long, or the version of HTTP is not served.
+            RequestError: the path is too long, or the version of HTTP is not supported.
         """
         target_chars, version = len(self.path) + len(self.query), self._http.their_http_version
         if target_chars > MAX_TARGET_CHARS:
@@ -117,7 +118,7 @@ class Exchange:
     # -- The body.
 
     def receive(self, timeout_s: float = IDLE_TIMEOUT_S) -> bytes | None:
-        """Return more of the body; no bytes after all of it has arrived, None if none arrived in time.
+        """Return more of the body; no bytes after its end, or None if none arrived in time.
 
         Raises:
             RequestError: the body is malformed, or ended early.
@@ -138,7 +139,7 @@ class Exchange:
             RequestError: the body is malformed, ended early, has more than ``limit`` bytes, or took too long.
             OSError: the connection is broken.
         """
-        # The whole body has one deadline. Otherwise a client that sends a byte now and then would occupy its
+        # The whole body has one deadline. Otherwise a client that occasionally sends a byte could occupy its
         # thread forever.
         deadline = monotonic() + IDLE_TIMEOUT_S
         body = b""
@@ -164,10 +165,10 @@ class Exchange:
         self.end()
 
     def begin(self, status: HTTPStatus, headers: Mapping[str, str]) -> None:
-        """Send status and headers; without Content-Length the body has any length."""
+        """Send status and headers. Without Content-Length, the body may have any length."""
         # A browser must not interpret a journal's bytes as a page or a script.
         sent = [("X-Content-Type-Options", "nosniff"), *headers.items()]
-        # To find out whether the body has arrived completely, discard the bytes that are there.
+        # To find out whether the complete body has arrived, discard the bytes that are available.
         if not self._http.they_are_waiting_for_100_continue:
             with contextlib.suppress(RequestError):
                 while self.receive(timeout_s=0):
@@ -181,11 +182,11 @@ class Exchange:
         self._send(h11.Data(data=content))
 
     def send_file(self, file: BinaryIO, size: int) -> None:
-        """Send the first ``size`` bytes of a file, which is all of the body."""
+        """Send the first ``size`` bytes of a file as the complete body."""
         if not size:
             return
         # h11 writes the framing around the body, and the kernel copies the file to the socket without Python.
-        for part in self._http.send_with_data_passthrough(h11.Data(data=_Sized(size))) or []:  # type: ignore[arg-type]  # h11 needs its length only.
+        for part in self._http.send_with_data_passthrough(h11.Data(data=_Sized(size))) or []:  # type: ignore[arg-type]  # h11 only needs its length.
             if not isinstance(part, _Sized):
                 self.connection.sendall(part)
             elif self.connection.sendfile(file, count=size) < size:
@@ -234,7 +235,7 @@ def _next_event(
                 received = connection.recv(_RECEIVE_BYTES)
             except TimeoutError:
                 return None
-            # This comes before h11, which accepts some requests that two parsers can interpret differently.
+            # Checked before h11, which accepts some requests that two parsers may interpret differently.
             framing.feed(received)
             http.receive_data(received)
     except FramingError as error:
@@ -245,7 +246,7 @@ def _next_event(
 
 
 Handler = Callable[[Exchange], None]
-"""Answers one request. A RequestError that it raises becomes the answer."""
+"""Function that answers one request. A RequestError that it raises becomes the answer."""
 
 
 def serve(
@@ -268,7 +269,7 @@ def serve(
         set_waiting(is_waiting=True)
         http.start_next_cycle()
     if framing.is_refused or http.their_state in (h11.SEND_BODY, h11.ERROR):
-        # Discard what the client still sends: closing the connection now could take the answer from it.
+        # Discard what the client still sends, because closing the connection now could discard the answer.
         deadline = monotonic() + LINGER_S
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_WR)
@@ -322,7 +323,7 @@ def is_connected(connection: socket.socket) -> bool:
     try:
         poll.register(connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
         return not poll.poll(0)
-    except (OSError, ValueError):  # In the meantime, it was closed on this side.
+    except (OSError, ValueError):  # It was closed on this side in the meantime.
         return False
 
 
@@ -353,7 +354,7 @@ class HttpPeer:
 
 
 class HttpServer:
-    """A running HTTP server. ``start`` and ``stop`` once each."""
+    """A running HTTP server. Call ``start`` and ``stop`` once each."""
 
     def __init__(
         self,
@@ -367,7 +368,7 @@ class HttpServer:
         """Listen, without serving yet.
 
         Raises:
-            OptionError: the address is in use, or not this machine's; ``option`` is named.
+            OptionError: the address is in use, or is not of this machine. The error names ``option``.
         """
         try:
             self._server = _Server((host, port), handler, tls)
@@ -384,7 +385,7 @@ class HttpServer:
         return f"HttpServer({self.endpoint})"
 
     def start(self) -> None:
-        """Serve."""
+        """Start serving."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The identity of a broker, and the header of its answers."""
+"""Defines the identity of a broker, and makes the headers of its answers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gazette_spark._server.topology import Member, make_route
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 
-# Gazette's clients refuse headers in which one of Etcd's four numbers is zero. Nothing depends on the values
-# of these two.
+# Gazette's clients refuse headers in which one of Etcd's four numbers is zero. The values of these two do not
+# matter.
 _ETCD_MEMBER = 1
 _RAFT_TERM = 1
 
@@ -62,8 +62,7 @@ def check_proxied(header: pb.Header, cluster_id: int, process_id: pb.ProcessSpec
     if named_cluster != cluster_id:
         problem = f"request Etcd ClusterId doesn't match our own ({named_cluster} vs {cluster_id})"
         raise ProtocolError("Header.Etcd", problem)
-    # A process that was started again under an old address has another id, and lacks what its predecessor
-    # had.
+    # A process that was restarted under an old address has another id, and lacks its predecessor's state.
     if (named.zone or named.suffix) and named != process_id:
         problem = f"request ProcessId doesn't match our own ({named.zone}/{named.suffix})"
         raise ProtocolError("Header.ProcessId", problem)

@@ -1,4 +1,4 @@
-"""gRPC servers with Gazette's limits: how they are made and bound, and how calls share their threads."""
+"""Makes and binds gRPC servers with Gazette's limits, and shares their threads among calls."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAX_REQUEST_BYTES = 4 << 20
 """Maximum size of a request, as in Gazette's broker."""
 
 HANDSHAKE_TIMEOUT_MS = 10_000
-"""Milliseconds for a client's TLS and HTTP/2 handshakes. A connection without them is closed."""
+"""Maximum milliseconds for a client's TLS and HTTP/2 handshakes, after which the connection is closed."""
 
 KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
-"""Milliseconds of silence after which a client is pinged, and milliseconds for its answer, after which its
-calls end."""
+"""Milliseconds of silence after which a client is pinged, and maximum milliseconds for its answer, after
+which its calls end."""
 
 MAX_STREAMS_PER_CONNECTION = 1024
-"""Maximum number of open calls of a connection. gRPC's clients hold back further calls."""
+"""Maximum number of open calls of a connection. gRPC's clients delay further calls."""
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -50,7 +50,7 @@ def bind_server(server: grpc.Server, host: str, port: int, tls: ServerTls | None
     """Make a server listen, and return its port.
 
     Raises:
-        OptionError: the address is in use, or is not one of this machine.
+        OptionError: the address is in use, or is not an address of this machine.
     """
     address = f"{host}:{port}"
     try:
@@ -65,7 +65,7 @@ def bind_server(server: grpc.Server, host: str, port: int, tls: ServerTls | None
 class CallPlaces:
     """Limits the calls that occupy a thread, in total and for each client. Thread-safe.
 
-    A client gets at most three quarters of the places. If all its calls stall, others have a quarter.
+    A client gets at most three quarters of the places, so a quarter is left for others if its calls stall.
     """
 
     def __init__(self, total: int, what: str) -> None:
@@ -80,10 +80,10 @@ class CallPlaces:
 
     @contextmanager
     def hold(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Hold a place for a call during the block. Without a free place the call ends with UNAVAILABLE."""
+        """Reserve a place for a call during the block. If none is free, the call ends with UNAVAILABLE."""
         client = client_of_peer(context.peer())
         with self._lock:
-            # The place is taken in the same step that finds it free, so two calls never share the last one.
+            # Checking and taking a place are one step, so that two calls never share the last one.
             is_free = self._held.total() < self._total and self._held[client] < self._per_client
             self._held[client] += is_free
         if not is_free:
@@ -96,7 +96,7 @@ class CallPlaces:
         finally:
             with self._lock:
                 self._held[client] -= 1
-                # Do not keep clients without calls: over time, there may be any number of them.
+                # Do not keep clients without calls, because their number grows without limit.
                 if not self._held[client]:
                     del self._held[client]
 

@@ -1,4 +1,4 @@
-"""TLS of the embedded broker: its certificate, and the authorities of client certificates that it accepts."""
+"""Configures TLS of the embedded broker: its certificate, and the authorities of client certificates."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from gazette_spark.errors import OptionError
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """The PEM files with which a broker serves TLS. They are read here, and again when the broker starts.
+    """PEM files with which a broker serves TLS. They are read here, and again when the broker starts.
 
     Raises:
         OptionError: a file cannot be read, is not PEM or needs a password, or the key belongs to another
-            certificate. The error names the file and does not show its content.
+            certificate. The error names the file, but does not show its content.
     """
 
     cert_file: Path | str
-    """The broker's certificate, followed by those between it and its authority."""
+    """The broker's certificate, followed by the intermediate certificates."""
     key_file: Path | str
     """Private key of the certificate, without a password."""
     client_ca_file: Path | str | None = None
     """Authorities of client certificates. If set, a client needs a certificate from one of them."""
 
     def __post_init__(self) -> None:
-        # A certificate that cannot be used is reported where the settings are made, not when the broker
-        # starts.
+        # Report an unusable certificate when the settings are made, not when the broker starts.
         self.ssl_context()
 
     def ssl_context(self) -> ssl.SSLContext:
@@ -54,7 +53,7 @@ class ServerTls:
         """Return the credentials of the gRPC port."""
         authorities = None if self.client_ca_file is None else Path(self.client_ca_file).read_bytes()
         return grpc.ssl_server_credentials(
-            # gRPC has its own TLS library and takes the contents, not Python's context.
+            # gRPC has its own TLS library and needs the contents instead of Python's context.
             [(Path(self.key_file).read_bytes(), Path(self.cert_file).read_bytes())],
             root_certificates=authorities,
             require_client_auth=authorities is not None,
@@ -62,7 +61,7 @@ class ServerTls:
 
 
 def _no_password() -> str:
-    # Otherwise OpenSSL would ask for it on the terminal.
+    # Otherwise OpenSSL would prompt for it on the terminal.
     raise ValueError("the key has a password")
 
 

@@ -1,9 +1,9 @@
-"""The members of a cluster, and the assignment of journals to them, as values and pure functions.
+"""Assigns journals to the members of a cluster, with values and pure functions.
 
-A journal's *slots* name the members that replicate it; slot 0 is the primary's. :func:`assign` fills
-them. It is small, deterministic and sticky: a member keeps its slots for as long as it lives, because only
-its spool has the journal's latest bytes. Free slots go to the member with the fewest, and to a zone the
-journal is not in yet.
+A journal's *slots* name the members that replicate it; slot 0 is the primary's. :func:`assign` fills them. It
+is deterministic and sticky: a member keeps its slots as long as it lives, because only its spool has the
+journal's latest bytes. Free slots go to a zone that the journal is not in yet, and to the member with the
+fewest slots.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_PRIMARY = -1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
-    """One broker of a cluster. Ordered as routes order their members."""
+    """One broker of a cluster. Members are ordered as in routes."""
 
     zone: str
     suffix: str
@@ -44,15 +44,15 @@ def assign(
     fill: bool = True,
     others: Iterable[Slots] = (),
 ) -> dict[str, Slots]:
-    """Give every journal as many live members as it should have, or all of them if there are fewer.
+    """Assign to every journal its number of live members, or all of them if there are fewer.
 
     Args:
-        replica_counts: replicas of each journal. Other journals lose their slots.
+        replica_counts: number of replicas of each journal. Other journals lose their slots.
         members: the live members.
         current: current slots. Live members stay, in their order: the next one becomes primary if the
             primary is gone.
-        others: slots of further journals, which stay as they are and count as load.
-        fill: False only removes dead members, as in Gazette before the allocator's turn.
+        others: slots of further journals, which do not change and count as load.
+        fill: False only removes dead members, as in Gazette before the allocator runs.
     """
     if not fill:
         # A dead member leaves its slots when its lease expires, and the allocator fills them later. In
