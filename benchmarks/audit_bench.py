@@ -1,8 +1,8 @@
-"""What ``DeltaSink(audit=True)`` costs: one batch from a fragment store into a table, with and without it.
+"""Measures the cost of ``DeltaSink(audit=True)``: one batch from a store into a table, with and without it.
 
     python benchmarks/audit_bench.py [--timed] [--size 200m] [--repeat 3]
 
-Rows and digests are checked always, against the bytes of the store; times are taken with ``--timed`` only.
+Rows and digests are always checked against the bytes of the store. Times are only measured with ``--timed``.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def write(spark: SparkSession, data: DataSet, kind: str, table: Path, *, audit: 
 
 
 def check_digests(spark: SparkSession, data: DataSet, table: Path) -> None:
-    """Compare the digests of a small set with those of its bytes, computed here."""
+    """Compare the digests of a small set with digests of its bytes that are computed here."""
     write(spark, data, "raw", table, audit=True)
     entry = DeltaSink("bench", path=str(table)).ledger(spark)
     assert entry is not None
     expected = []
-    share = -(-data.rows // data.journals)  # One fragment each: the set is small.
+    share = -(-data.rows // data.journals)  # The set is so small that each journal has one fragment.
     for part, name in enumerate(data.names):
         lines = [make_line(number) for number in range(part * share, min((part + 1) * share, data.rows))]
         places = range(0, len(lines) * len(lines[0]), len(lines[0]))
@@ -61,7 +61,7 @@ def check_digests(spark: SparkSession, data: DataSet, table: Path) -> None:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--timed", action="store_true", help="take times, and write the performance page")
+    parser.add_argument("--timed", action="store_true", help="measure times, and write the performance page")
     parser.add_argument("--size", type=parse_size, default=200 * MEGABYTE, metavar="200m")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def report(spark: SparkSession, data: DataSet, folder: Path, repeat: int) -> str:
-    """Write each table in turn with and without the audit; return the rows of the report."""
+    """Write each table alternately with and without the audit; return the rows of the report."""
     lines = ["| batch | seconds | with `audit` | CPU seconds | with `audit` |", "|---|---|---|---|---|"]
     for kind in KINDS:
         found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}

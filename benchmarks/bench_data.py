@@ -1,11 +1,11 @@
-"""The data of the end-to-end benchmark: two shapes of JSON lines, as the fragment files of journals.
+"""Creates the data of the end-to-end benchmark: two shapes of JSON lines, in fragment files of journals.
 
-:data:`SHAPES` has both. ``flat`` is what a benchmark likes: seven fields, always the same ones. ``events`` is
-what people store: nested structs and arrays, nulls, fields that come and go, escapes, text beyond ASCII.
+:data:`SHAPES` has both. ``flat`` is ideal for a benchmark: always the same seven fields. ``events`` is like
+real data: nested structs and arrays, nulls, optional fields, escapes, and text beyond ASCII.
 
 Each journal has its own files under ``{data}/{codec}/bench/{layout}/part-N/``, named as Gazette names
 them. All readers use these same files: brokers list them in their store, ``spark.read`` takes the folder,
-and Kafka is filled from them. So they are made once, and kept between runs.
+and Kafka is filled from them. They are made once, and kept between runs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 
 LINE_BYTES = 182
-"""Length of a record with its newline."""
+"""Length of a record in bytes, including its newline."""
 
 FRAGMENT_LINES = (64 << 20) // LINE_BYTES
-"""Records of a fragment: each ends with a whole one, as Gazette's do when appends do."""
+"""Number of records in a fragment. Each ends with a complete record, as in Gazette if appends do."""
 
 GZIP_LEVEL = 6
-"""As Gazette's brokers compress."""
+"""The compression level of Gazette's brokers."""
 
 SCHEMA = "id BIGINT, ts STRING, user STRING, action STRING, amount DOUBLE, ok BOOLEAN, note STRING"
 
@@ -50,7 +50,7 @@ def make_line(number: int) -> bytes:
 
 
 EVENT_BYTES = 448
-"""Mean length of an event with its newline, about."""
+"""Approximate mean length of an event in bytes, including its newline."""
 
 EVENT_SCHEMA = (
     "id BIGINT, ts TIMESTAMP, type STRING, session STRING, "
@@ -65,7 +65,7 @@ NOTES = ("", "line one\nline two", "a \\ b\tc", "“quoted”, fine", "plain wor
 
 
 def make_event(number: int) -> bytes:
-    """Return an event; what it has follows from its number."""
+    """Return an event whose content depends only on its number."""
     mixed = number * 2_654_435_761 % (1 << 64)
     event: dict[str, object] = {
         "id": number,
@@ -109,7 +109,7 @@ class Shape:
     """A kind of records."""
 
     line: Callable[[int], bytes]
-    """Makes the record of a number."""
+    """Function that makes the record of a number."""
     schema: str
     mean_bytes: int
     about: str
@@ -126,15 +126,15 @@ class DataSet:
     """The lines ``0 .. rows-1`` in some journals."""
 
     folder: Path
-    """File root of a store that holds the journals."""
+    """File root of a store with the journals."""
     journals: int
     rows: int
     codec: int
     distinct: int = 0
-    """The lines are ``0 .. distinct-1``, again and again; 0: all differ."""
+    """Number of distinct lines ``0 .. distinct-1``, which are repeated; 0 if all lines differ."""
     shape: str = "flat"
     stored_bytes: int = 0
-    """Bytes of all records, where they are not all of one length."""
+    """Number of bytes of all records, if their lengths differ."""
 
     @property
     def prefix(self) -> str:
@@ -160,7 +160,7 @@ class DataSet:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all records, uncompressed."""
+        """Number of uncompressed bytes of all records."""
         return self.stored_bytes or self.rows * LINE_BYTES
 
     @property
@@ -171,13 +171,13 @@ class DataSet:
 
     @property
     def label(self) -> str:
-        """The records' size and journals, for people."""
+        """Readable size of the records and number of journals."""
         journals = "one journal" if self.journals == 1 else f"{self.journals} journals"
         return f"{self.size_bytes / MEGABYTE:,.0f} MB in {journals}; {SHAPES[self.shape].about}"
 
 
 def make(folder: Path, size_bytes: int, journals: int, codec: int = pb.NONE, shape: str = "flat") -> DataSet:
-    """Return a data set of about a size, made if it is not there yet."""
+    """Return a data set of about this size. It is made if it does not exist yet."""
     kind = SHAPES[shape]
     found = DataSet(folder, journals, size_bytes // kind.mean_bytes, codec, shape=shape)
     done = found.path / "done"
@@ -193,7 +193,7 @@ def make(folder: Path, size_bytes: int, journals: int, codec: int = pb.NONE, sha
 
 
 def make_repeated(folder: Path, size_bytes: int) -> DataSet:
-    """Return one journal whose fragments are all one file, for it is large and only memory is measured."""
+    """Return a large journal whose fragments are all the same file, because only memory is measured."""
     fragments = -(-size_bytes // (FRAGMENT_LINES * LINE_BYTES))
     found = DataSet(folder, 1, fragments * FRAGMENT_LINES, pb.NONE, FRAGMENT_LINES)
     (journal,) = found.names
@@ -211,7 +211,7 @@ def make_repeated(folder: Path, size_bytes: int) -> DataSet:
 
 
 def link_store(sets: list[DataSet], root: Path) -> None:
-    """Give a broker the fragments of data sets as its own: files that it adds to its root are not kept."""
+    """Link the fragments of data sets into a broker's root, so that files it adds there are not kept."""
     for each in sets:
         for source in each.path.rglob("*-*"):
             if source.is_file():

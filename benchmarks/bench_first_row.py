@@ -1,4 +1,4 @@
-"""The time from the start of a query to its first row, in a session that runs already."""
+"""Measures the time from the start of a query to its first row, in a session that is already running."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from pyspark.sql import DataFrame
 FIRST_ROW_TIMEOUT_S = 60.0
 
 REPEAT = 9
-"""Queries of each kind and peer; the first one is left out, because Spark compiles its code for it."""
+"""Number of queries of each kind and peer. The first is not counted, because Spark compiles code for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstRow:
-    """Seconds to the first row of some queries that follow each other."""
+    """Seconds to the first row of consecutive queries."""
 
     peer: str
     batch_s: tuple[float, ...]
-    """From the definition of the DataFrame to the row that ``limit(1).collect()`` returns."""
+    """Times from the definition of the DataFrame to the row that ``limit(1).collect()`` returns."""
     stream_s: tuple[float, ...]
-    """From ``start()``, in an empty checkpoint, to the first batch with rows in ``foreachBatch``."""
+    """Times from ``start()``, with an empty checkpoint, to the first batch with rows in ``foreachBatch``."""
 
 
 def measure(peers: Sequence[Peer], data: DataSet, folder: Path) -> list[FirstRow]:
-    """Start queries over typed records, peers taking turns."""
+    """Start queries over typed records, alternating between the peers."""
     batch_s: dict[str, list[float]] = {peer.name: [] for peer in peers}
     stream_s: dict[str, list[float]] = {peer.name: [] for peer in peers}
     for turn in range(REPEAT):

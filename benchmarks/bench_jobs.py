@@ -1,4 +1,4 @@
-"""The jobs of the end-to-end benchmark: reader, format, target; each answer is checked."""
+"""Runs the jobs of the end-to-end benchmark, by reader, format and target, and checks each answer."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ QUERY_TIMEOUT_S = 400.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work to do with a data set."""
+    """A job with a data set."""
 
     typed: bool
-    """JSON columns, else the records' bytes."""
+    """Whether to read JSON columns instead of the records' bytes."""
     sink: str
     """``noop``, ``Delta`` or ``Iceberg``."""
     backfill: bool = False
-    """By a batch query into the table; else by a stream that ends at the journal's end."""
+    """Whether to use a batch query instead of a stream that ends at the journal's end."""
 
     @property
     def name(self) -> str:
-        """For people and for the command line."""
+        """Name for people and for the command line."""
         return f"{'backfill ' if self.backfill else ''}{'JSON' if self.typed else 'raw'} → {self.sink}"
 
 
@@ -54,7 +54,7 @@ TABLE_FORMATS = {
     "json-delta": WORKS["json-delta"],
     "json-iceberg": Work(typed=True, sink="Iceberg"),
 }
-"""Jobs of the direct lane, into a table of each format in the same session."""
+"""Jobs of the direct lane into a table of each format, in the same session."""
 
 BACKFILLS = {
     "raw-noop": Work(typed=False, sink="noop", backfill=True),
@@ -64,7 +64,7 @@ BACKFILLS = {
 
 
 class Peer(Protocol):
-    """One way to get at a data set."""
+    """One way to read a data set."""
 
     name: str
 
@@ -72,7 +72,7 @@ class Peer(Protocol):
         """Return the records, as bytes in ``value`` or in columns."""
 
     def write_stream(self, frame: DataFrame, folder: Path) -> None:
-        """Stream all there is into the Delta table ``folder/table``."""
+        """Stream all records into the Delta table ``folder/table``."""
 
 
 def _await(query: Any) -> None:  # noqa: ANN401 - StreamingQuery
@@ -82,7 +82,7 @@ def _await(query: Any) -> None:  # noqa: ANN401 - StreamingQuery
 
 
 class Gazette:
-    """This project's source, from one broker, with or without fragments read by the tasks themselves."""
+    """This project's source with one broker. Tasks may read fragments themselves."""
 
     def __init__(self, spark: SparkSession, name: str, endpoint: str, root: Path | None) -> None:
         self._spark = spark
@@ -101,17 +101,17 @@ class Gazette:
         return frame
 
     def write_stream(self, frame: DataFrame, folder: Path) -> None:
-        """Stream into a table by :class:`DeltaSink`."""
+        """Stream into a table with :class:`DeltaSink`."""
         checkpoint = str(folder / "checkpoint")
         sink = DeltaSink("benchmark", path=str(folder / "table"), checkpoint=checkpoint)
         _await(sink.start(frame, lane="spark", availableNow=True))
 
 
 class DirectLane(Gazette):
-    """The same source, whose tasks write the table's files: :func:`gazette_spark.ingest`."""
+    """The same source with tasks that write the table's files; see :func:`gazette_spark.ingest`."""
 
     def load(self, data: DataSet, folder: Path, work: Work) -> None:
-        """Bring a data set into a table."""
+        """Write a data set to a table."""
         sink: DeltaSink | IcebergSink = DeltaSink("benchmark", path=str(folder / "table"))
         if work.sink == "Iceberg":
             properties = catalog_of(folder)
@@ -128,7 +128,7 @@ class DirectLane(Gazette):
 
 
 class KafkaPeer:
-    """Spark's Kafka source, and Delta's own streaming sink."""
+    """Spark's Kafka source with Delta's streaming sink."""
 
     name = "Kafka"
 
@@ -148,7 +148,7 @@ class KafkaPeer:
 
 
 class Files:
-    """Spark's own readers of files; they have no streams here."""
+    """Spark's file readers, which are not used for streams here."""
 
     name = "spark.read"
 
@@ -156,7 +156,7 @@ class Files:
         self._spark = spark
 
     def frame(self, data: DataSet, *, typed: bool, stream: bool) -> DataFrame:
-        """Return the records: ``spark.read.json``, or ``spark.read.text``."""
+        """Return the records from ``spark.read.json`` or ``spark.read.text``."""
         assert not stream
         reader = self._spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*-*")
         path = str(data.path)
@@ -181,7 +181,7 @@ class Result:
 
 
 def run(spark: SparkSession, peer: Peer, work: Work, data: DataSet, folder: Path) -> Result:
-    """Run a job once, check its rows, and leave nothing behind."""
+    """Run a job once, check its rows, and remove its files."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
@@ -207,7 +207,7 @@ def run(spark: SparkSession, peer: Peer, work: Work, data: DataSet, folder: Path
 
 
 def _run(peer: Peer, work: Work, data: DataSet, folder: Path) -> tuple[int, ...] | None:
-    """Do the work; return rows and sum where they are known without looking."""
+    """Do the work; return rows and sum if they are known without reading the table."""
     stream = work.sink == "Delta" and not work.backfill
     if isinstance(peer, DirectLane):
         peer.load(data, folder, work)
@@ -219,19 +219,19 @@ def _run(peer: Peer, work: Work, data: DataSet, folder: Path) -> tuple[int, ...]
     if work.sink == "Delta":
         frame.write.format("delta").save(str(folder / "table"))
         return None
-    # Looks into the rows: a column that was not parsed would be null.
+    # Observes the values, because a column that was not parsed would be null.
     totals = Observation()
     frame.observe(totals, *_totals(work)).write.format("noop").mode("overwrite").save()
     return totals.get["rows"], totals.get["sum"]
 
 
 def catalog_of(folder: Path) -> dict[str, str]:
-    """Return the properties of a catalog in SQLite, whose tables are in a folder."""
+    """Return the properties of a SQLite catalog whose tables are in a folder."""
     return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/table"}
 
 
 def _iceberg_rows(spark: SparkSession, work: Work, folder: Path) -> DataFrame:
-    """Return the column of an Iceberg table that is summed: the session cannot read such tables."""
+    """Return the column of an Iceberg table to sum, from its files: the session cannot read such tables."""
     table = load_catalog("benchmark", **catalog_of(folder)).load_table(TABLE)
     files = [task.file.file_path for task in table.scan().plan_files()]
     return spark.read.parquet(*files).select("id" if work.typed else "value")
@@ -239,7 +239,7 @@ def _iceberg_rows(spark: SparkSession, work: Work, folder: Path) -> DataFrame:
 
 def _totals(work: Work) -> list[Column]:
     column = F.col("id") if work.typed else F.col("value")
-    # In bytes: Spark reads text files as strings.
+    # The length in bytes, because Spark reads text files as strings.
     what = column if work.typed else F.octet_length(column)
     return [F.count(column).alias("rows"), F.sum(what).alias("sum")]
 

@@ -1,4 +1,4 @@
-"""Kafka, the peer: a broker in KRaft mode as a child process, and Spark's source and sink for it."""
+"""Runs the peer Kafka: a broker in KRaft mode as a child process, and Spark's source and sink for it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def running_kafka(jars: KafkaJars, folder: Path) -> Iterator[str]:
     properties, logs = folder / "server.properties", folder / "logs"
     properties.write_text(PROPERTIES.format(port=port, controller=controller, logs=logs.resolve()))
     java = [str(Path(os.environ["JAVA_HOME"]) / "bin" / "java"), *JAVA_OPTIONS, "-cp", ":".join(jars.broker)]
-    # Kafka remembers its controller's port only where it was formatted, and asks nobody else.
+    # Kafka stores its controller's port only when the folder is formatted.
     formatted = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
     subprocess.run(
         [*formatted, "--ignore-formatted"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -86,7 +86,7 @@ def _wait_open(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
 
 
 def topic_of(data: DataSet) -> str:
-    """Return the topic that holds a data set."""
+    """Return the topic of a data set."""
     return data.prefix.strip("/").replace("/", "-")
 
 
@@ -102,7 +102,7 @@ class Kafka:
         self._settings.put("bootstrap.servers", address)
 
     def create(self, topic: str, partitions: int) -> bool:
-        """Create a topic; return False if there is one."""
+        """Create a topic; return False if it exists."""
         admin = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(self._settings)
         try:
             if topic in set(admin.listTopics().names().get()):
@@ -117,7 +117,7 @@ class Kafka:
             admin.close()
 
     def fill(self, data: DataSet, folder: Path) -> None:
-        """Bring a data set into its topic, a partition for each journal, unless it is there."""
+        """Fill the topic of a data set, with a partition for each journal, unless it is already filled."""
         done = folder / f"{topic_of(data)}.done"
         if done.exists():
             return
@@ -132,7 +132,7 @@ class Kafka:
         done.touch()
 
     def raw(self, data: DataSet | str, *, stream: bool) -> DataFrame:
-        """Return a topic's records: where each is from, and its value."""
+        """Return the position and the value of a topic's records."""
         reader: Any = self._spark.readStream if stream else self._spark.read
         topic = data if isinstance(data, str) else topic_of(data)
         frame: DataFrame = (
@@ -145,7 +145,7 @@ class Kafka:
         return frame.select("topic", "offset", "value")
 
     def typed(self, data: DataSet, schema: str, *, stream: bool) -> DataFrame:
-        """Return a topic's records in columns."""
+        """Return a topic's records as columns."""
         text = self.raw(data, stream=stream).select(F.col("value").cast("string"))
         return text.select(F.from_json("value", schema).alias("row")).select("row.*")
 

@@ -1,4 +1,4 @@
-"""Latency at a trickle: from an append that was answered to the row in ``foreachBatch``."""
+"""Measures the latency of a trickle, from an acknowledged append to the row in ``foreachBatch``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench_kafka import progress_ms
 from pyspark.sql import DataFrame, SparkSession
 
 TRICKLE_EVERY_S = 0.37
-"""Pause between records: no multiple of anything, so they meet the triggers everywhere."""
+"""Seconds between records. It is no multiple of a trigger, so records arrive at all times of a trigger."""
 
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 30.0
@@ -24,22 +24,22 @@ class Latency:
     peer: str
     records: int
     row_ms: tuple[float, float]
-    """From the acknowledged append to the row in the sink: median and 99th percentile."""
+    """Median and 99th percentile of the time from the acknowledged append to the row in the sink."""
     trigger_ms: tuple[float, float]
-    """Spark's own time of a trigger that had rows."""
+    """The same of the duration that Spark reports for a trigger with rows."""
 
 
 def trickle(
     spark: SparkSession, name: str, frame: DataFrame, append: Callable[[str], object], *, records: int
 ) -> Latency:
-    """Append numbered records, one after the other, under a query that runs as fast as it can.
+    """Append numbered records, one after the other, during a query that runs as fast as it can.
 
     Args:
         spark: the session.
-        name: who is measured.
-        frame: a stream of the records, in ``value``.
+        name: name of the reader.
+        frame: a stream of the records, in the column ``value``.
         append: appends one record and returns when it is stored.
-        records: how many.
+        records: number of records.
     """
     arrived: dict[str, float] = {}
 
@@ -52,7 +52,7 @@ def trickle(
     query = frame.writeStream.foreachBatch(take).start()
     try:
         appended: dict[str, float] = {}
-        # The first ones only start the query and warm it up.
+        # The first records only start the query and warm it up.
         for number in range(-10, records):
             text = f"record {number}"
             append(text)

@@ -1,4 +1,4 @@
-"""What one core does with the benchmark's records, step by step: the limit of every job."""
+"""Measures the speed of one core for each step with the benchmark's records, which limits every job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SCHEMAS = {
         | {"geo": pa.struct({"lat": pa.float64(), "lon": pa.float64()}), "note": pa.string()}
     ),
 }
-"""The schemas of :data:`bench_data.SHAPES`, without a Spark that parses them."""
+"""Arrow schemas of :data:`bench_data.SHAPES`, because there is no Spark to parse them."""
 
 STEPS = {
     "gunzip": "decompress gzip",
@@ -58,11 +58,11 @@ LIMITS: Mapping[str, tuple[str, ...]] = {
     "backfill JSON → noop": ("gunzip", "parse"),
     "backfill JSON → Delta": ("gunzip", "parse", "write"),
 }
-"""The steps of each job that no design saves."""
+"""Steps of each job that no design can avoid."""
 
 
 def measure(shape: str, repeat: int, size_bytes: int = 64 * MEGABYTE) -> dict[str, float]:
-    """Return MB of journal bytes a CPU second for each step, the median of some runs."""
+    """Return the MB of journal bytes per CPU second for each step, as the median of some runs."""
     kind = SHAPES[shape]
     content = b"".join(map(kind.line, range(size_bytes // kind.mean_bytes)))
     size = len(content) / MEGABYTE
@@ -116,16 +116,16 @@ def _write(batches: Sequence[pa.RecordBatch], plain: Sequence[str] = ()) -> None
 
 
 def limit(found: Mapping[str, float], work: str) -> float:
-    """Return the MB/s of a job that does nothing but its steps, on all cores."""
+    """Return the MB/s of a job that only does its steps, on all cores."""
     return CORES / sum(1 / found[step] for step in LIMITS[work])
 
 
 def tables(found: Mapping[str, Mapping[str, float]], speeds: Mapping[tuple[str, str], float]) -> str:
-    """Return what a core does by step and shape, and how near the fastest reader of ours comes to the limit.
+    """Return the tables of a core's speed by step and shape, and of our fastest reader's share of the limit.
 
     Args:
-        found: MB a CPU second, by shape and step.
-        speeds: MB/s of the fastest, by shape and job; jobs that are not there were not measured.
+        found: MB per CPU second, by shape and step.
+        speeds: MB/s of our fastest reader, by shape and job; other jobs were not measured.
     """
     rows = [f"| one core | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"]
     for step, about in STEPS.items():

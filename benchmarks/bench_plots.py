@@ -1,4 +1,4 @@
-"""A plot of a section's results: MB/s of each job and reader, and the CPU seconds they cost by process."""
+"""Plots a section's results: MB/s of each job and reader, and the CPU seconds per process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLORS = ("#4477aa", "#ee6677", "#ccbb44")
-"""Of the roles, told apart by the colour-blind, too."""
+"""Colours of the roles, which colour-blind people can also distinguish."""
 
 
 def draw(runs: Mapping[tuple[str, str], Sequence[Result]], path: Path) -> None:
-    """Draw the runs of each work and peer, the fastest first, as an SVG file."""
+    """Draw the runs of each job and peer, the fastest first, as an SVG file."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = path.stem  # The same results give the same file.
+    mpl.rcParams["svg.hashsalt"] = path.stem  # Makes the file reproducible.
     mpl.rcParams["svg.fonttype"] = "none"
     from matplotlib import pyplot as plt
 
@@ -46,7 +46,7 @@ def draw(runs: Mapping[tuple[str, str], Sequence[Result]], path: Path) -> None:
 
 
 def _stack(axes: Axes, names: Sequence[str], results: Sequence[Result]) -> None:
-    """Draw the CPU seconds of the processes one behind the other."""
+    """Draw the CPU seconds of the processes as stacked bars."""
     before = [0.0] * len(names)
     for role, color in zip(ROLES, COLORS, strict=True):
         costs = [each.cpu_s[role] / (each.size_bytes / 1e9) for each in results]

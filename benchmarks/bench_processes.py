@@ -1,4 +1,4 @@
-"""CPU time and memory of the processes of a benchmark, by role; from Linux' ``/proc``."""
+"""Measures CPU time and memory of the processes of a benchmark by role, from Linux's ``/proc``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from harness import peak_bytes
 
 ROLES = ("JVM", "Python", "broker")
-"""Spark's JVM; all Pythons: this one and Spark's; brokers and their helpers, of any owner."""
+"""Spark's JVM; this Python and Spark's; all brokers and their helpers."""
 
 SAMPLE_S = 0.25
 
@@ -24,9 +24,9 @@ _BROKERS = (b"kafka.Kafka", b"EmbeddedBroker", b"gazette\0serve", b"/etcd\0")
 class _Process:
     parent: int
     own_s: float
-    """CPU time of the process itself."""
+    """CPU seconds of the process itself."""
     waited_s: float
-    """CPU time of children that ended."""
+    """CPU seconds of children that have ended."""
 
 
 @dataclass(slots=True)
@@ -36,12 +36,12 @@ class Usage:
     cpu_s: dict[str, float] = field(default_factory=dict)
     """CPU seconds by role."""
     worker_bytes: int = 0
-    """Most memory one of Spark's Python workers had, from its start on."""
+    """Peak memory of any of Spark's Python workers since its start, in bytes."""
 
 
 @contextmanager
 def measured() -> Iterator[Usage]:
-    """Measure what runs inside; the result is complete at the end."""
+    """Measure the usage during the block. The result is complete at its end."""
     usage = Usage()
     before = _cpu_s()
     done = threading.Event()
@@ -58,29 +58,29 @@ def measured() -> Iterator[Usage]:
         done.set()
         watcher.join()
         after = _cpu_s()
-        # A worker that ended and that nobody waited for is missing afterwards.
+        # The CPU time of a worker that ended without being waited for is missing afterwards.
         usage.cpu_s = {role: max(after[role] - before[role], 0.0) for role in ROLES}
         usage.worker_bytes = max(usage.worker_bytes, _worker_bytes())
 
 
 def process_cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process so far, with those of its children that ended."""
+    """Return the CPU seconds of a process so far, including its children that have ended."""
     process = _processes()[pid]
     return process.own_s + process.waited_s
 
 
 def driver_bytes() -> tuple[int, int]:
-    """Return the most memory that Spark's JVM and this Python ever had."""
+    """Return the peak memory of Spark's JVM and of this Python."""
     return max(map(peak_bytes, pids_of("JVM")), default=0), peak_bytes("self")
 
 
 def pids_of(role: str) -> list[int]:
-    """Return the processes below this one that have a role."""
+    """Return the descendants of this process that have a role."""
     return [pid for pid, has in _roles(_processes()).items() if has == role]
 
 
 def _cpu_s() -> dict[str, float]:
-    """Return the CPU seconds so far by role; a child that ended stays counted, by who waited for it."""
+    """Return the CPU seconds so far by role. Children that have ended count for the process that waited."""
     processes = _processes()
     found = dict.fromkeys(ROLES, 0.0)
     found["Python"] = processes[os.getpid()].own_s
@@ -93,13 +93,13 @@ def _cpu_s() -> dict[str, float]:
 def _worker_bytes() -> int:
     processes = _processes()
     roles = _roles(processes)
-    # A child of the JVM shares its memory until it has become a program: until then it has the JVM's command.
+    # A child of the JVM shares its memory until it runs its own program. Until then it has the JVM's command.
     workers = (pid for pid, role in roles.items() if role == "Python" and not _role_of(pid))
     return max(map(peak_bytes, workers), default=0)
 
 
 def _roles(processes: dict[int, _Process]) -> dict[int, str]:
-    """Return the role of each process below this one."""
+    """Return the role of each descendant of this process."""
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)

@@ -1,4 +1,4 @@
-"""Results of the end-to-end benchmark: kept between runs, and the page's tables made of them."""
+"""Keeps the results of the end-to-end benchmark between runs, and makes the page's tables from them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from bench_processes import ROLES
 from harness import MEGABYTE, write_section
 
 PEERS = ("Kafka", "spark.read")
-"""Who reads without Python workers."""
+"""Readers without Python workers."""
 
 WITHOUT_LIBRARY = ", without the library"
-"""Ends the names of readers whose workers parse in Python."""
+"""Suffix of the names of readers whose workers parse in Python."""
 
 TITLES = {
     "stream-2": "Beside Spark's Kafka source: two journals",
@@ -47,7 +47,7 @@ GOALS = {
     "backfill JSON → noop": 2.0,
     "backfill JSON → Delta": 1.2,
 }
-"""Target ratio of our speed to the peer's by work, where tasks read fragments themselves and Spark writes."""
+"""Target ratio of our speed to the peer's by job, if tasks read fragments themselves and Spark writes."""
 
 LANE_GOALS = {"raw → Delta": 2.0, "JSON → Delta": 4.5, "backfill JSON → Delta": 3.0}
 """Target ratios of the direct lane."""
@@ -57,10 +57,10 @@ BROKER_LANE_GOALS = {"JSON → Delta": 2.5}
 
 FLAT_GOALS = {"JSON → Delta": 1.8}
 FLAT_LANE_GOALS = {"raw → Delta": 2.2, "JSON → Delta": 5.0}
-"""Target ratios that flat lines have instead, of Spark's writer and of the direct lane."""
+"""Target ratios for flat lines, of Spark's writer and of the direct lane."""
 
 ICEBERG_GOAL = 0.9
-"""Target ratio of the direct lane into an Iceberg table, whose rival is the same lane into a Delta table."""
+"""Target ratio of the direct lane into an Iceberg table to the same lane into a Delta table."""
 
 LIMITS_ABOUT = (
     "A job does at least these steps (`--only limits`). Its limit is the speed of two cores that do nothing "
@@ -83,23 +83,23 @@ PROFILE_ABOUT = (
 
 
 OURS = {"stream-2": "flat", "stream-2-events": "events", "backfill": "flat", "backfill-events": "events"}
-"""Sections that are held against the machine's limit, and their records."""
+"""Sections that are compared with the machine's limit, and their records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Results by measurement. Those of a later run take the place of an earlier run's."""
+    """Results by measurement. Results of a later run replace those of an earlier one."""
 
     path: Path
     sections: dict[str, Any]
 
     @classmethod
     def at(cls, path: Path) -> Kept:
-        """Read what earlier runs left."""
+        """Read the results of earlier runs."""
         return cls(path, json.loads(path.read_text()) if path.exists() else {})
 
     def keep(self, section: str, value: object) -> None:
-        """Write a section's content down."""
+        """Store a section's content."""
         self.sections[section] = value
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(self.sections, indent=1))
@@ -152,7 +152,7 @@ def write_page(kept: Kept, page: Path) -> None:
 
 
 def by_speed(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
-    """Return the runs of each work and peer, the fastest first; works in the page's order."""
+    """Return the runs of each job and peer, the fastest first. Jobs are in the page's order."""
     found: dict[tuple[str, str], list[Result]] = {}
     order = [work.name for work in (*WORKS.values(), *BACKFILLS.values(), *TABLE_FORMATS.values())]
     for each in sorted(results, key=lambda each: order.index(each.work)):
@@ -161,7 +161,7 @@ def by_speed(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
 
 
 def median(results: Iterable[Result]) -> dict[tuple[str, str], Result]:
-    """Return the run of median time of each peer and work; of two the slower."""
+    """Return the run with the median time of each peer and job; of two, the slower one."""
     return {key: runs[len(runs) // 2] for key, runs in by_speed(results).items()}
 
 
@@ -181,7 +181,7 @@ def missed(kept: Kept) -> str:
                 continue
             size_gb = result.size_bytes / 1e9
             allowed = bench_limits.CORES * against.seconds / goal / size_gb
-            # Spark writes the Parquet files of all jobs but the direct lane's.
+            # Spark writes the Parquet files of all jobs, except in the direct lane.
             writes = ("write raw", "write") if "direct lane" in who else ()
             by_step = [
                 sum(steps[name] for name in bench_limits.LIMITS[work] if name in names)
@@ -196,7 +196,7 @@ def missed(kept: Kept) -> str:
 
 
 def goal_of(work: str, who: str, shape: str) -> tuple[tuple[str, str], float]:
-    """Return the work and the peer that a job is held against, and the goal's ratio, 0 without one."""
+    """Return the job and the peer with which a job is compared, and the target ratio, 0 without one."""
     if work.endswith("Iceberg"):
         return (work.replace("Iceberg", "Delta"), who), ICEBERG_GOAL
     peer = "spark.read" if work.startswith("backfill") else "Kafka"
@@ -233,7 +233,7 @@ def results_of(content: Mapping[str, Any]) -> list[Result]:
 def results_by_day(content: Mapping[str, Any]) -> dict[str, list[Result]]:
     """Return a section's results by the day of their run, the newest first.
 
-    Days differ by a factor of two, so a ratio is one of two results of the same day.
+    Days differ by a factor of two, so ratios only compare results of the same day.
     """
     days: dict[str, list[Result]] = {}
     for result in sorted(content.get("results", []), key=lambda result: result["about"][:10], reverse=True):
@@ -242,7 +242,7 @@ def results_by_day(content: Mapping[str, Any]) -> dict[str, list[Result]]:
 
 
 def speeds(results: Iterable[Result], shape: str) -> str:
-    """Return the table of MB/s by the run of median time, with the spread of all runs, ratios and goals."""
+    """Return the table of MB/s of the runs with the median time, with the range, ratios and goals."""
     runs = by_speed(results)
     rows = [
         "| job | reader | MB/s | seconds | runs: seconds | ratio | goal |",
@@ -279,7 +279,7 @@ def costs(results: Iterable[Result]) -> str:
     for (work, who), each in median(results).items():
         per_gb = {role: cpu_s / (each.size_bytes / 1e9) for role, cpu_s in each.cpu_s.items()}
         cells = " | ".join(f"{per_gb[role]:.1f}" for role in ROLES)
-        # Beside Kafka there are workers, too: those of the jobs before.
+        # During Kafka's jobs, there are still workers of earlier jobs.
         memory = "" if who in PEERS else f"{each.worker_bytes / MEGABYTE:.0f} MB"
         rows.append(f"| {work} | {who} | {cells} | {sum(per_gb.values()):.1f} | {memory} |")
     return "\n".join(rows)

@@ -1,8 +1,8 @@
-"""The Python half of ``client_parity.py``: one job in a process of its own, so that its memory is its own.
+"""Runs one job of ``client_parity.py`` in a separate process, so that its memory can be measured.
 
     python benchmarks/client_jobs.py read '{"endpoint": "http://127.0.0.1:8080", "journal": "a/b", ...}'
 
-Prints one JSON object: what was done, in how many seconds, and the most memory the process ever had.
+It prints one JSON object with the work done, the seconds, and the peak memory of the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TIMEOUT_S = 120.0
 def read(
     endpoint: str, journal: str, end: int, *, fragment_root: str | None = None, output: str | None = None
 ) -> dict[str, Any]:
-    """Read ``[0, end)`` into a file, or to nowhere."""
+    """Read ``[0, end)`` into a file, or discard it."""
     total = 0
     with (
         Client(endpoint, timeout_s=TIMEOUT_S, fragment_root=fragment_root) as client,
@@ -40,7 +40,7 @@ def read(
 
 
 def append(endpoint: str, journal: str, size: int, append_size: int) -> dict[str, Any]:
-    """Append the same bytes again and again, each time as one transaction."""
+    """Append the same bytes repeatedly, each time as one transaction."""
     from random import Random
 
     content = Random(1).randbytes(append_size)
@@ -55,7 +55,7 @@ def append(endpoint: str, journal: str, size: int, append_size: int) -> dict[str
 
 
 def service(endpoint: str, journal: str, size: int, record_size: int) -> dict[str, Any]:
-    """Append numbered records by an AppendService, one append each."""
+    """Append numbered records with an AppendService, one append each."""
     import hashlib
 
     from gazette_spark.client import AppendService

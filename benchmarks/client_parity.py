@@ -1,20 +1,20 @@
-"""Measure our client beside Gazette's own programs, and the embedded broker beside the real one.
+"""Compares our client with Gazette's programs, and the embedded broker with the real one.
 
     .venv/bin/python benchmarks/client_parity.py                     # small; only checks the answers
     .venv/bin/python benchmarks/client_parity.py --timed             # writes the performance page, 10 minutes
     .venv/bin/python benchmarks/client_parity.py --timed --size 10g --only read    # the long read
 
-One run does every job with both, ``gazctl`` or ``goclient`` (tests/go) and ours, turn by turn, on each
-broker; the best of ``--rounds`` counts. Every job is a process of its own. Content is checked always, after
-the clock has stopped: files by their SHA-1, appends by reading them back.
+One run does every job with both, ``gazctl`` or ``goclient`` (tests/go) and ours, alternately, on each broker.
+The best of ``--rounds`` counts. Every job is a separate process. After the time is measured, the content is
+always checked: files by their SHA-1, appends by reading them back.
 
-- *read to a file*: the whole journal. ``gazctl journals read -o``'s time is that of the whole command.
-- *read directly*: the same with the store's files at hand: ``fragment_root``, and gazctl's ``--file-root``.
+- *read to a file*: the whole journal. The time of ``gazctl journals read -o`` includes the whole command.
+- *read directly*: the same with local store files: ``fragment_root``, and gazctl's ``--file-root``.
 - *read and discard*: ``RetryReader`` of both languages.
 - *append*: transactions of 16 MiB that do not compress, into a journal without a store.
-- *AppendService*: records of 200 bytes, an append each.
-- *memory*: the most the reading process ever had.
-- *decode*: a fragment's file, beside the codec's library (``fragment_decode.py``); no broker.
+- *AppendService*: records of 200 bytes, one append each.
+- *memory*: peak memory of the reading process.
+- *decode*: a fragment's file, compared with the codec's library (``fragment_decode.py``), without a broker.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gazette_spark.client import journal_spec
 from tests.rig.gazctl import clean_environment, find_binary
 
 BLOCK_BYTES = 4 << 20
-"""Content of one append of the journal that is read; repeated, as making new lines would take longest."""
+"""Bytes of one append to the journal that is read. They are repeated, because making new lines takes long."""
 
 FRAGMENT_BYTES = 64 << 20
 APPEND_BYTES = 16 << 20
@@ -50,10 +50,10 @@ RECORD_BYTES = 200
 STORE_TIMEOUT_S = 300.0
 
 SAMPLE_S = 0.02
-"""How often a program's memory is looked at: its peak can only be read while it runs."""
+"""Seconds between samples of a program's memory, whose peak can only be read while it runs."""
 
 SMALL_BYTES = 40 * MEGABYTE
-"""Enough for several fragments and appends; times of it mean nothing."""
+"""Size that is enough for several fragments and appends, but not for meaningful times."""
 
 JOBS = ("read", "append", "service", "decode")
 
@@ -69,7 +69,7 @@ class Best:
     peak_bytes: int = 0
 
     def add(self, done: dict[str, Any]) -> None:
-        """Take a run into account."""
+        """Add a run."""
         self.peak_bytes = max(self.peak_bytes, int(done.get("peak_bytes", 0)))
         if done["seconds"] < self.seconds:
             self.seconds, self.done = done["seconds"], done
@@ -103,7 +103,7 @@ def make_block(first: int = 0) -> bytes:
 
 @dataclass(frozen=True)
 class Filled:
-    """A journal to be read: its length, and the digest of its content."""
+    """Length and content digest of a journal to read."""
 
     name: str
     size: int
@@ -125,7 +125,7 @@ def fill(client: Client, name: str, size: int) -> Filled:
 
 
 def wait_stored(client: Client, name: str) -> None:
-    """Wait until the store has all fragments but the last, which is still open."""
+    """Wait until the store has all fragments except the last, which is still open."""
     pause = threading.Event()
     deadline = monotonic() + STORE_TIMEOUT_S
     while any(not each.fragment.mod_time for each in client.list_fragments(name)[:-1]):
@@ -135,7 +135,7 @@ def wait_stored(client: Client, name: str) -> None:
 
 
 def run_measured(command: list[str]) -> tuple[str, float, int]:
-    """Run a command to its end; return its output, its seconds, and the most memory it had."""
+    """Run a command to its end; return its output, its seconds, and its peak memory."""
     peak, began = 0, perf_counter()
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=clean_environment()
@@ -185,7 +185,7 @@ def check_file(path: Path, filled: Filled) -> None:
 
 
 def check_equal(what: str, found: object, expected: object) -> None:
-    """End the benchmark if an answer is wrong: a number for it is worth nothing."""
+    """End the benchmark if an answer is wrong, because its time would be meaningless."""
     if found != expected:
         raise SystemExit(f"{what}: {found}, expected {expected}")
 
@@ -202,7 +202,7 @@ class Bench:
     service_size: int
 
     def pair(self, job: str, ours: Job, theirs: Job, least_ratio: float | None = None) -> Pair:
-        """Run both programs turn by turn."""
+        """Run both programs alternately."""
         found = Pair(job, Best(), Best(), least_ratio)
         for _ in range(self.rounds):
             found.ours.add(ours())
@@ -322,7 +322,7 @@ def digest_of(client: Client, journal: str, repeats: int) -> str:
 
 
 def verdict(met: bool) -> str:  # noqa: FBT001 - a word for it
-    """Return how a goal was met."""
+    """Return whether a goal was met, as text."""
     return "met" if met else "**missed**"
 
 
@@ -356,11 +356,11 @@ def table(kind: str, pairs: Iterable[Pair]) -> str:
 
 
 EMBEDDED_GOALS = {"read and discard": 300, "append 16 MiB at once": 150}
-"""MB/s that the embedded broker has to give to the faster client."""
+"""Minimum MB/s of the faster client with the embedded broker."""
 
 
 def run(kind: str, given: argparse.Namespace) -> list[Pair]:
-    """Do all jobs with one broker."""
+    """Run all jobs with one broker."""
     print(f"{kind} broker", flush=True)
     service_size = 200_000 * RECORD_BYTES if given.timed else 5_000 * RECORD_BYTES
     with tempfile.TemporaryDirectory(prefix="gazette-parity-") as name:
@@ -404,7 +404,7 @@ def main() -> None:
     parser.add_argument("--broker", action="append", choices=["deployed", "embedded"])
     parser.add_argument("--only", action="append", choices=JOBS, help="only these jobs")
     parser.add_argument("--size", type=parse_size, help="bytes to read and to append; timed: 2g")
-    parser.add_argument("--rounds", type=int, help="turns of each program; timed: 2")
+    parser.add_argument("--rounds", type=int, help="rounds of each program; timed: 2")
     parser.add_argument("--report", type=Path, default=REPORT, help="markdown file to write sections into")
     given = parser.parse_args()
     given.size = given.size or (2000 * MEGABYTE if given.timed else SMALL_BYTES)

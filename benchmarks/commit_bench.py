@@ -1,15 +1,14 @@
-"""What a commit of ``DeltaSink`` costs beyond Delta's own append, on tables of 10 to 10,000 versions.
+"""Measures the cost of ``DeltaSink``'s commit beyond Delta's append, on tables of 10 to 10,000 versions.
 
     python benchmarks/commit_bench.py [--timed] [--versions 10 100 1000 10000] [--commits 20]
 
-The same rows are appended in turn by Delta alone and by the sink, to two tables of the same age. Delta's own
-append is done without and with a transaction (txnAppId, as Delta's streaming sink has it): with one Delta
-looks up the table's transactions before it writes, and for that it puts the table's state together.
+Delta alone and the sink alternately append the same rows to two tables of the same age. Delta's append runs
+without and with a transaction (txnAppId, as in Delta's streaming sink). With a transaction, Delta looks up
+the table's transactions before it writes, for which it computes the table's state.
 
-The tables' first versions are made by Spark, those in between are written into the log: a commit with an
-entry and a file each, a checkpoint at the end, and beside them the files that Delta and Hadoop leave on a
-local disk. No row of theirs is read. That all entries are there is checked always; times are taken with
-``--timed`` only.
+Spark makes the tables' first versions. The benchmark writes the others into the log: a commit with an entry
+and a file each, a checkpoint at the end, and the files that Delta and Hadoop leave on a local disk. Their
+rows are not read. The entries are always checked. Times are only measured with ``--timed``.
 """
 
 from __future__ import annotations
@@ -38,30 +37,30 @@ ROWS = 1000
 WARM_UP = 5
 GOAL_MS = 150
 REAL_BEFORE = 2
-"""Versions that Spark makes before the others are written into the log."""
+"""Number of versions that Spark makes before the others are written into the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Medians of one age of table."""
+    """Medians for one age of the tables."""
 
     versions: int
     named: bool
-    """Whether the table is used by its name in the catalog, not by path."""
+    """Whether the table is used by its catalog name instead of its path."""
     plain_ms: float
     txn_ms: float
     sink_ms: float
     slowest_ms: float
-    """The slowest commit of the sink but one in twenty, less Delta's median with a transaction."""
+    """95th percentile of the sink's commits, minus Delta's median with a transaction."""
 
     @property
     def overhead_ms(self) -> float:
-        """Time of the sink beyond Delta with a transaction."""
+        """Additional time of the sink compared with Delta with a transaction."""
         return self.sink_ms - self.txn_ms
 
 
 class Checkpoint:
-    """The query checkpoint of a query that Spark does not run: its batches are called by hand."""
+    """The query checkpoint of a query that Spark does not run, because the benchmark calls its batches."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -69,14 +68,14 @@ class Checkpoint:
         (root / "metadata").write_text('{"id":"8a3bb1a0-0000-4000-8000-000000000000"}')
 
     def write(self, batch_id: int) -> None:
-        """Write where a batch ends; each reads a kilobyte."""
+        """Write the end of a batch. Each batch reads a kilobyte."""
         position = JournalOffsets({"bench/orders": 1024 * batch_id})
         end = position.at("pinned") if batch_id == 0 else position
         (self.root / "offsets" / str(batch_id)).write_text(f'v1\n{{"batchTimestampMs":0}}\n{end.to_json()}')
 
 
 def grow(table: Path, versions: int) -> None:
-    """Write commits into a table's log up to ``versions`` versions, by the model of its last one."""
+    """Write commits into a table's log up to ``versions`` versions, modelled on its last one."""
     log = table / "_delta_log"
     last = max(log.glob("*.json"))
     actions = [json.loads(line) for line in last.read_text().splitlines()]
@@ -103,7 +102,7 @@ def grow(table: Path, versions: int) -> None:
 
 
 def aged(action: dict[str, dict[str, object]], version: int, entry: LedgerEntry | None) -> object:
-    """Return an action of a commit as a later version has it."""
+    """Return an action of a commit, changed for a later version."""
     ((kind, value),) = action.items()
     value = dict(value)
     if kind == "add":
@@ -116,7 +115,7 @@ def aged(action: dict[str, dict[str, object]], version: int, entry: LedgerEntry 
 
 
 class Tables:
-    """A table of Delta's own appends and one of the sink's, of the same age."""
+    """A table of Delta's appends and a table of the sink's, of the same age."""
 
     def __init__(self, spark: SparkSession, root: Path, versions: int, *, named: bool) -> None:
         self.named = named
@@ -141,21 +140,21 @@ class Tables:
         self.sink = DeltaSink(APP_ID, checkpoint=str(self.checkpoint.root), **where)
 
     def sink_batch(self, sink: DeltaSink | None = None) -> None:
-        """Have the sink write its next batch."""
+        """Write the sink's next batch."""
         self.checkpoint.write(self.batch_id)
         (sink or self.sink)(self.rows.limit(0) if self.batch_id == 0 else self.rows, self.batch_id)
         self.batch_id += 1
 
     def plain_batch(self) -> None:
-        """Have Delta append the same rows."""
+        """Append the same rows with Delta."""
         self.append(self.rows)
 
     def txn_batch(self) -> None:
-        """Have Delta append the same rows in a transaction of an application."""
+        """Append the same rows with Delta in an application's transaction."""
         self.append(self.rows, txnAppId="plain", txnVersion=str(self.batch_id))
 
     def append(self, rows: DataFrame, **options: str) -> None:
-        """Append as the sink does, but for its entry."""
+        """Append as the sink does, but without its entry."""
         options["compression"] = "zstd"
         if not self.named:
             rows.write.format("delta").mode("append").options(**options).save(str(self.plain))
@@ -180,7 +179,7 @@ def rows_of(spark: SparkSession) -> DataFrame:
 
 
 def measure(spark: SparkSession, root: Path, versions: int, commits: int, *, named: bool) -> Measured:
-    """Commit in turn to both tables."""
+    """Commit to both tables alternately."""
     tables = Tables(spark, root, versions, named=named)
     works = (tables.plain_batch, tables.txn_batch, tables.sink_batch)
     found: list[list[float]] = [[], [], []]
@@ -194,7 +193,7 @@ def measure(spark: SparkSession, root: Path, versions: int, commits: int, *, nam
 
 
 def milliseconds(work: Callable[[], None]) -> float:
-    """Return how long something takes."""
+    """Return the duration of some work in milliseconds."""
     begin = time.perf_counter()
     work()
     return (time.perf_counter() - begin) * 1000
@@ -225,7 +224,7 @@ def report(found: list[Measured], commits: int, about: str) -> str:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--timed", action="store_true", help="take times, and write the performance page")
+    parser.add_argument("--timed", action="store_true", help="measure times, and write the performance page")
     parser.add_argument("--versions", type=int, nargs="+", default=[10, 100, 1000, 10_000])
     parser.add_argument("--commits", type=int, default=20)
     options = parser.parse_args()

@@ -1,17 +1,17 @@
-"""Measure our consumer hosts beside Gazette's own consumer, by the application ``stream-sum``.
+"""Compares our consumer hosts with Gazette's consumer, with the application ``stream-sum``.
 
     .venv/bin/python benchmarks/consumer_bench.py                      # small; only checks the sums
     .venv/bin/python benchmarks/consumer_bench.py --timed --report     # writes the performance page
 
-On a real broker, every host alike:
+Every host runs on a real broker:
 
-- *rate*: two journals are filled with chunks, each committed by itself. Then the host gets a shard for each,
-  and the clock runs until both have read through the write heads. The host and its code are warm.
+- *rate*: two journals are filled with chunks, each committed alone. Then the host gets a shard for each,
+  and the time ends when both have read through the write heads. The host and its code are warm.
 - *latency*: a chunk is appended, and Stat waits until its transaction is committed and acknowledged.
-- *many shards* (Spark): a thousand journals get some chunks each, and one transaction takes them all.
+- *many shards* (Spark): a thousand journals get some chunks each, and one transaction consumes them all.
 
-The application fails at a chunk that is lost, repeated or out of order; that each stream's sum is right and
-published once is checked after each run.
+The application fails at a chunk that is lost, repeated or out of order. After each run, the benchmark checks
+that each stream's sum is right and was published once.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ from tests.rig.brokers import DeployedBroker
 
 DATA_BYTES = 100
 CHUNKS = 100
-"""Chunks with data of a stream; one that ends it follows."""
+"""Number of chunks with data in a stream. A chunk that ends the stream follows."""
 OPEN_STREAMS = 10
-"""Streams of a journal whose chunks take turns."""
+"""Number of streams in a journal whose chunks alternate."""
 APPEND_LINES = 20_000
 ROUND_CHUNKS = 5
-"""Chunks of each of many shards in a transaction."""
+"""Number of chunks of each of many shards in a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Sizes of the measurements."""
 
     turns: Mapping[str, int]
-    """Streams of each journal, in tens, by host."""
+    """Number of streams in each journal, in tens, by host."""
     warm_turns: int
     appends: Mapping[str, int]
-    """Latencies by host."""
+    """Number of latencies to measure, by host."""
     shards: int
     rounds: int
 
@@ -105,7 +105,7 @@ TABLES = {
 
 
 class Chunks:
-    """Writes streams of chunks, and knows their sums: the data of all streams are the same."""
+    """Writes streams of chunks. The data of all streams are the same, so their sums are known."""
 
     def __init__(self, client: Client, chunks: int = CHUNKS) -> None:
         self._client = client
@@ -120,7 +120,7 @@ class Chunks:
         self._read_from = client.write_head(SUMS_JOURNAL)
 
     def fill(self, journal: str, turns: int) -> int:
-        """Append ten whole streams in turn, several times; return the number of messages."""
+        """Append ten streams with alternating chunks, several times; return the number of messages."""
         lines: list[bytes] = []
         total = 0
         for _ in range(turns):
@@ -135,7 +135,7 @@ class Chunks:
         return total
 
     def one_stream(self) -> Iterator[bytes]:
-        """Yield the chunks of a stream; all of them have to be appended."""
+        """Yield the chunks of a stream, all of which must be appended."""
         return self._lines([self._stream()])
 
     def _stream(self) -> bytes:
@@ -152,7 +152,7 @@ class Chunks:
                 yield f'{{"UUID":"{stamp}",{head}"SeqNo":{number},{tail}'.encode()
 
     def check(self) -> None:
-        """Compare the sums that were published meanwhile with those that are right."""
+        """Compare the sums that were published in the meantime with the right ones."""
         found: Counter[bytes] = Counter()
         with read_committed(self._client, SUMS_JOURNAL, Sum.parse, offset=self._read_from) as reader:
             for envelope in reader:
@@ -168,7 +168,7 @@ class Chunks:
 
 
 def measure_rate(host: Running, sizes: Sizes) -> str:
-    """Have a host consume two full journals; return the row of the table."""
+    """Let a host consume two full journals; return the row of the table."""
     chunks = Chunks(host.client)
     warm, *journals = host.create("warm", "part-0", "part-1")
     chunks.fill(warm, sizes.warm_turns)
@@ -207,8 +207,8 @@ def measure_latency(host: Running, label: str, sizes: Sizes) -> str:
         if line is None:
             lines = chunks.one_stream()
             line = next(lines)
-        if number >= 3:  # The first ones begin the shard.
-            time.sleep(drawn.uniform(0, 0.2))  # Idle for a while: ticks and appends are not in step.
+        if number >= 3:  # The first chunks start the shard.
+            time.sleep(drawn.uniform(0, 0.2))  # Keeps appends out of step with ticks.
         began = time.perf_counter()
         end = host.client.append(journal, line).end
         host.wait({journal: end})
@@ -226,7 +226,7 @@ def measure_latency(host: Running, label: str, sizes: Sizes) -> str:
 def measure_shards(
     spark: SparkSession, broker: DeployedBroker, client: Client, folder: Path, sizes: Sizes
 ) -> list[str]:
-    """Have one query take chunks of many shards in a transaction each round; return rows of the table."""
+    """Let one query consume chunks of many shards, one transaction per round; return rows of the table."""
     names = [f"bench/many/part-{number:04}" for number in range(sizes.shards)]
     client.create_journals(*(journal_spec(name, labels=NDJSON) for name in names))
     specs = [shard_spec(shard_of(name), [name], max_txn_s=30.0) for name in names]
@@ -258,7 +258,7 @@ def measure_shards(
 
 
 def measure(wanted: set[str], hosts: set[str], sizes: Sizes, folder: Path) -> dict[str, list[str]]:
-    """Measure everything that is asked for; return the rows of each table."""
+    """Measure everything that is requested; return the rows of each table."""
     found: dict[str, list[str]] = {name: [] for name in TABLES}
 
     def take(host: Running, label: str, tables: set[str]) -> None:
@@ -286,7 +286,7 @@ def measure(wanted: set[str], hosts: set[str], sizes: Sizes, folder: Path) -> di
 
 
 def show(row: str) -> str:
-    """Print a row as soon as it is there."""
+    """Print a row immediately, and return it."""
     print(row, flush=True)
     return row
 
@@ -299,7 +299,7 @@ def report(found: Mapping[str, list[str]]) -> str:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--timed", action="store_true", help="enough messages for a time to mean something")
+    parser.add_argument("--timed", action="store_true", help="use enough messages for meaningful times")
     parser.add_argument("--report", action="store_true", help="write the performance page")
     for flag, choices in (("--only", TABLES), ("--host", HOSTS)):
         parser.add_argument(flag, choices=[*choices], action="append", help="measure only this; repeatable")

@@ -1,7 +1,7 @@
-"""The hosts that ``consumer_bench`` measures: Gazette's own, the local host, and the host on Spark.
+"""Runs the hosts that ``consumer_bench`` measures: Gazette's consumer, the local host, and the host on Spark.
 
-Each serves ``consumer.Shard``, by which it gets its shards and tells how far they are. The first two are a
-process of their own; Spark's driver is this process.
+Each serves ``consumer.Shard``, through which it gets its shards and reports their progress. The first two are
+separate processes; Spark's driver is this process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.rig.gazctl import clean_environment, find_binary
 TIMEOUT_S = 240.0
 NDJSON = {CONTENT_TYPE: CONTENT_TYPE_NDJSON}
 KEYS = "YmVuY2htYXJr"
-"""Gazette's consumer asks for tokens always."""
+"""Key for tokens, which Gazette's consumer always requires."""
 
 GO = "Gazette's, `JSONFileStore`"
 LOCAL = "local, `JsonFileStore`"
@@ -40,27 +40,27 @@ SPARK = "Spark, Delta"
 
 @dataclass
 class Running:
-    """A host that runs, with the brokers it reads from. For one thread."""
+    """A running host, with the brokers from which it reads. Not thread-safe."""
 
     name: str
     short: str
-    """A part of journals' names."""
+    """A part of the journals' names."""
     shards: ShardClient
     client: Client
     max_txn_s: float = 1.0
     records: bool = True
-    """Stores have recovery logs."""
+    """Whether stores have recovery logs."""
     pid: int = 0
-    """Of its process; 0: Spark's driver."""
+    """Id of the host's process; 0 for Spark's driver."""
 
     def create(self, *shorts: str) -> list[str]:
-        """Make journals of chunks, and return their names."""
+        """Create journals of chunks, and return their names."""
         names = [f"bench/{self.short}/{short}" for short in shorts]
         self.client.create_journals(*(journal_spec(name, labels=NDJSON) for name in names))
         return names
 
     def apply(self, *journals: str) -> None:
-        """Give the host a shard for each journal, of the same name."""
+        """Give the host a shard for each journal, with the same name."""
         logs = f"recovery/{self.short}" if self.records else ""
         specs = [
             shard_spec(shard_of(each), [each], recovery_log_prefix=logs, max_txn_s=self.max_txn_s)
@@ -78,7 +78,7 @@ class Running:
 
     @contextmanager
     def cpu(self) -> Iterator[Cpu]:
-        """Measure the CPU seconds of what runs inside."""
+        """Measure the CPU seconds used during the block."""
         found = Cpu()
         before_s = process_cpu_s(self.pid) if self.pid else 0.0
         with measured() as usage:
@@ -96,7 +96,7 @@ class Cpu:
     by_process: dict[str, float] = field(default_factory=dict)
 
     def per(self, messages: int) -> str:
-        """Return the microseconds a message, as a cell of a table."""
+        """Return the microseconds per message, as a cell of a table."""
         return ", ".join(f"{name} {1e6 * s / messages:.1f}" for name, s in self.by_process.items())
 
 
@@ -167,7 +167,7 @@ def local_session(folder: Path) -> Iterator[SparkSession]:
 def new_spark_host(
     spark: SparkSession, broker: DeployedBroker, folder: Path, shards: list[pc.ShardSpec]
 ) -> SparkHost:
-    """Return a host on Spark, whose files are in a folder."""
+    """Return a host on Spark with its files in a folder."""
     return SparkHost(
         StreamSum(),
         spark,

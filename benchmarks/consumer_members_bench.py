@@ -1,16 +1,16 @@
-"""Measure the members of a consumer's cluster: one, two or four processes of ours, and of Gazette's in Go.
+"""Compares clusters of one, two or four consumer processes, of ours and of Gazette's in Go.
 
     .venv/bin/python benchmarks/consumer_members_bench.py
 
-On a real broker, four journals are filled with chunks of ``stream-sum``. The members have joined.
-Then the shards of the journals are written to Etcd, and the clock runs until all sums are published. After
-that the members are idle for a while. Rows show:
+On a real broker, four journals are filled with chunks of ``stream-sum``, and the members join. Then the
+shards of the journals are written to Etcd, and the time ends when all sums are published. After that, the
+members are idle for a while. Rows show:
 
-- messages a second, of all members together, and the CPU time of the members for a message
-- transactions that Etcd makes in a second, under load and idle
+- messages per second of all members together, and the members' CPU time per message
+- Etcd's transactions per second, under load and idle
 - the CPU time of an idle member
 
-Compare rows of one run only: the numbers depend on what else the machine does.
+Only compare rows of the same run, because the numbers depend on other work on the machine.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from tests.waiting import wait_until
 
 SHARDS = 4
 STREAMS_EACH = 10
-"""Streams of each turn of :class:`Chunks`."""
+"""Number of streams in each turn of :class:`Chunks`."""
 TURNS = {"py": 30, "go": 120}
-"""Turns of each journal: enough for some seconds."""
+"""Number of turns in each journal, enough for some seconds."""
 IDLE_S = 20.0
 TIMEOUT_S = 300.0
 
@@ -54,14 +54,14 @@ HEAD = (
 
 
 def transactions(etcd_url: str) -> float:
-    """Return how many transactions Etcd has made for its clients."""
+    """Return the number of transactions that Etcd has made for its clients."""
     lines = httpx.get(f"{etcd_url}/metrics").text.splitlines()
     begin = 'grpc_server_handled_total{grpc_code="OK",grpc_method="Txn"'
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(begin))
 
 
 def measure(broker: DeployedBroker, client: Client, kind: str, count: int, folder: Path) -> str:
-    """Have members of a kind take four full journals; return a row of the table."""
+    """Let members of a kind consume four full journals; return a row of the table."""
     name = f"{kind}-{count}"
     prefix, etcd_url = f"/bench/{name}", broker.etcd_url
     chunks = Chunks(client)

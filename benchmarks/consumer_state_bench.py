@@ -1,13 +1,13 @@
-"""Measure a transaction of the host on Spark by the number of keys that it touches, and that there are.
+"""Measures a transaction of the host on Spark, by the number of keys in the state and of touched keys.
 
     .venv/bin/python benchmarks/consumer_state_bench.py                      # small; only checks the counts
     .venv/bin/python benchmarks/consumer_state_bench.py --timed --keys 1m --keys 10m --report
 
 Spark fills the state of one shard directly, sorted as the host leaves it. Then messages for random keys are
 published on an embedded broker, and one transaction consumes them: planned, run, committed and acknowledged.
-The state grows by what the transactions before have left, which a host compacts every hundred transactions.
+The state grows with the files of earlier transactions, which a host compacts every hundred transactions.
 
-Each touched key is counted once for each transaction, which is checked unless it is timed.
+Each touched key is counted once per transaction, which is checked unless times are measured.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gazette_spark.message import Publisher, write_ack_intents
 TITLE = "State on Spark"
 JOURNAL, SHARD = "bench/state", "counts"
 FILE_KEYS = 1_000_000
-"""Keys of a file of the filled state, about as many as a sort of the host puts into one."""
+"""Number of keys per file of the filled state, about as many as the host writes to one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Measured:
     touched: int
     seconds: float
     cpu_s: float
-    """CPU seconds of JVM and Python workers."""
+    """CPU seconds of the JVM and the Python workers."""
     files: int
-    """Files of the state that Delta names for the touched keys."""
+    """Number of the state's files that Delta lists for the touched keys."""
 
     def row(self) -> str:
         """Return a row of the report's table."""
@@ -63,7 +63,7 @@ class Measured:
 
 
 class Host:
-    """A state table of so many keys, and the host of its shard."""
+    """A state table with a number of keys, and the host of its shard."""
 
     def __init__(self, spark: SparkSession, client: Client, folder: Path, keys: int) -> None:
         """Fill the table."""
@@ -90,7 +90,7 @@ class Host:
             rows.write.format("delta").mode("append").save(self.path)
 
     def transaction(self, touched: Sequence[int]) -> tuple[float, float]:
-        """Publish messages for some keys, and consume them; return seconds and CPU seconds."""
+        """Publish messages for some keys and consume them; return the seconds and the CPU seconds."""
         mapping = (f"{JOURNAL}/{self.keys}", CONTENT_TYPE)
         with AppendService(self.client) as service:
             publisher = Publisher(service)
@@ -105,7 +105,7 @@ class Host:
         return time.monotonic() - began_s, usage.cpu_s["JVM"] + usage.cpu_s["Python"]
 
     def measure(self, touched: int, times: int) -> Measured:
-        """Run transactions that touch random keys, and one before that does not count."""
+        """Run transactions that touch random keys, after one that does not count."""
         draw = random.Random(touched)
         figures = [self.transaction(draw.sample(range(self.keys), touched)) for _ in range(times + 1)][1:]
         seconds, cpu_s = zip(*figures, strict=True)
@@ -115,7 +115,7 @@ class Host:
         return Measured(self.keys, touched, median(seconds), median(cpu_s), len({*files}))
 
     def check(self, counted: int) -> None:
-        """Check that each message was counted once, and that no key is there twice."""
+        """Check that each message was counted once, and that each key occurs once."""
         rows = self.spark.read.format("delta").load(self.path).where(f"kind = '{STATE}'")
         keys, total = rows.selectExpr("count(DISTINCT `key`)", "sum(cast(value AS bigint))").first() or (0, 0)
         before = self.spark.range(self.keys).selectExpr("sum(id % 100000)").first()

@@ -1,30 +1,28 @@
-"""Measure this source beside Spark's Kafka source and its file readers, and write the performance page.
+"""Compares this source with Spark's Kafka source and file readers, and writes the performance page.
 
     .venv/bin/python benchmarks/end_to_end.py                       # everything, as ``make bench``
     .venv/bin/python benchmarks/end_to_end.py --only stream --journals 1 --work json-delta --who Kafka
 
-Everybody reads the same JSON lines on 127.0.0.1, flat ones and nested events, in one Spark session, side by
-side:
+All readers read the same JSON lines on 127.0.0.1, flat lines and nested events, in one Spark session:
 
 - ``stream``: raw and JSON, into Spark's ``noop`` sink by a batch query, into a Delta table by a streaming
   one with ``availableNow``: Kafka; a real Gazette broker and the embedded one, each with fragment files
   read by the tasks themselves (``direct``, as recommended) and with all bytes through the broker.
   The direct lane writes the table without Spark's writer;
-- ``backfill``: compressed fragments by batch queries beside ``spark.read`` on the same files;
+- ``backfill``: compressed fragments with batch queries, and ``spark.read`` on the same files;
 - ``formats``: the direct lane into Delta and Iceberg tables;
 - ``memory``: a Python worker's peak on journals of 1 GB and 20 GB;
 - ``latency``: from an append to the row, at a trickle;
-- ``first-row``: from the start of a query to its first row, in a session that runs already;
-- ``limits``: what one core does with the records, step by step.
+- ``first-row``: from the start of a query to its first row, in a session that is already running;
+- ``limits``: the speed of one core for each step.
 
-With ``GAZETTE_SPARK_NATIVE=0`` in the environment, rows are added that show the parsers in Python, beside
-those of the native library.
+With ``GAZETTE_SPARK_NATIVE=0`` in the environment, rows are added that show the Python parsers in addition to
+the native library.
 
-The time is that of the whole query: planning, starting tasks and, for Delta, all commits. Each job is first
-run on a small data set, then ``--repeat`` times: the median counts, and the page shows the spread. A part
-begins when the machine is idle. Rows and sums are checked always: a number for a wrong answer is worth
-nothing. Data and results are kept in ``--data``, so parts can be measured one by one; the page shows the
-newest of each.
+Times include the whole query: planning, starting tasks and, for Delta, all commits. Each job first runs on a
+small data set, then ``--repeat`` times. The median counts, and the page shows the range. A part begins when
+the machine is idle. Rows and sums are always checked, because the time of a wrong answer is meaningless. Data
+and results are kept in ``--data``, so parts can be measured one by one; the page shows the newest results.
 """
 
 from __future__ import annotations
@@ -76,7 +74,7 @@ DATA = Path(__file__).parents[1] / ".cache" / "bench"
 PARTS = ("stream", "backfill", "formats", "memory", "latency", "first-row", "limits")
 
 WARM_UP_BYTES = 40_000_000
-"""Bytes each job reads before it is measured, so that the JVM has compiled and workers run."""
+"""Bytes that each job reads before it is measured, so that the JVM has compiled its code and workers run."""
 
 MEMORY_SIZES = (1_000_000_000, 20_000_000_000)
 
@@ -84,7 +82,7 @@ STORE_TIMEOUT_S = 60.0
 
 
 class Bench:
-    """A Spark session, and the brokers that were asked for."""
+    """A Spark session, and the requested brokers."""
 
     def __init__(
         self, given: argparse.Namespace, brokers: Sequence[str], *, kafka: bool, sets: list[DataSet]
@@ -123,7 +121,7 @@ class Bench:
                 if each.codec == pb.NONE and not each.distinct:
                     self.kafka.fill(each, folder)
             self.peers.append(KafkaPeer(self.kafka))
-        # Workers inherit the environment, so these names say which parsers they use.
+        # Workers inherit the environment, so it determines their parsers, which the names show.
         parsers = WITHOUT_LIBRARY if os.environ.get("GAZETTE_SPARK_NATIVE") == "0" else ""
         for kind in brokers:
             root = self.scratch / kind / "fragments"
@@ -142,7 +140,7 @@ class Bench:
     def measure(
         self, peers: Sequence[Peer], works: Sequence[Work], data: DataSet, warm: DataSet, repeat: int
     ) -> Iterator[Result]:
-        """Yield results, peers taking turns."""
+        """Yield results, alternating between the peers."""
         for work in works:
             able = [each for each in peers if work.sink != "noop" or not isinstance(each, DirectLane)]
             for peer in able:
@@ -155,12 +153,13 @@ class Bench:
 
 
 def announce(endpoint: str, sets: list[DataSet]) -> None:
-    """Make the journals of data sets known to a broker, and wait until it has found their fragments."""
+    """Create the journals of data sets on a broker, and wait until it has found their fragments."""
     with Client(endpoint) as client:
         for data in dict.fromkeys(sets):
             codec = pb.CompressionCodec.Name(data.codec)
             specs = [journal_spec(name, length=64 << 20, codec=codec) for name in data.names]
-            # Not create_journals(): that waits until they take appends, which these do only after a reset.
+            # Not create_journals(), which waits until journals accept appends. These do so only after a
+            # reset.
             client.apply([pb.ApplyRequest.Change(upsert=spec) for spec in specs])
             deadline = monotonic() + STORE_TIMEOUT_S
             while sum(client.write_heads(data.names).values()) < data.size_bytes:
@@ -168,12 +167,12 @@ def announce(endpoint: str, sets: list[DataSet]) -> None:
                     raise SystemExit(f"{data.prefix}: the broker did not find the fragments")
                 sleep(0.1)
             for name in data.names:
-                # An append without bytes at the end of what is stored moves the journal's head there.
+                # An empty append at the end of the stored bytes moves the journal's write head there.
                 client.append(name, b"", offset=client.write_head(name))
 
 
 def print_result(each: Result) -> None:
-    """Show a result as soon as it is there."""
+    """Print a result immediately."""
     cpu = " ".join(f"{role} {cpu_s:.1f}" for role, cpu_s in each.cpu_s.items())
     rate = each.size_bytes / MEGABYTE / each.seconds
     print(
@@ -190,7 +189,7 @@ def main() -> None:
     )
     parser.add_argument("--only", action="append", choices=PARTS, help="measure these parts, default all")
     parser.add_argument("--work", action="append", choices=list(WORKS), help="these jobs, default all")
-    parser.add_argument("--who", action="append", help="who reads, as the page has it; default all")
+    parser.add_argument("--who", action="append", help="readers, named as on the page; default all")
     parser.add_argument("--broker", action="append", choices=["deployed", "embedded"], help="default both")
     parser.add_argument("--journals", action="append", type=int, help="default 2 and 1")
     parser.add_argument("--shape", action="append", choices=list(SHAPES), help="records, default all")
@@ -204,11 +203,11 @@ def main() -> None:
     parser.add_argument("--report", type=Path, default=REPORT, help="markdown page to write sections into")
     parser.add_argument("--conf", action="append", default=[], help="a Spark setting, key=value")
     parser.add_argument(
-        "--idle-s", type=float, default=600, help="longest wait for an idle machine before each part"
+        "--idle-s", type=float, default=600, help="maximum wait for an idle machine before each part"
     )
     parser.add_argument("--fill", action="store_true", help="only make the data, and fill Kafka")
     given = parser.parse_args()
-    # Installed packages are compiled once; where this is set, each of Spark's workers compiles them again.
+    # Installed packages are compiled once. If this is set, each of Spark's workers compiles them again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     given.data.mkdir(parents=True, exist_ok=True)
     kept = bench_report.Kept.at(given.data / "results.json")
@@ -224,7 +223,7 @@ def main() -> None:
 
 
 def where() -> str:
-    """Say when and on what."""
+    """Return the time and the machine of the run, for the page."""
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC. {machine()}, PySpark {pyspark.__version__}, `local[2]`"
 
 
@@ -256,7 +255,7 @@ def run_stream(given: argparse.Namespace, kept: bench_report.Kept, journals: int
 
 
 def run_backfill(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
-    """Measure batch queries over compressed fragments beside Spark's file readers."""
+    """Measure batch queries over compressed fragments, and Spark's file readers."""
     shape = given.shape_now
     warm = bench_data.make(given.data, WARM_UP_BYTES, 2, pb.GZIP, shape)
     full = bench_data.make(given.data, given.size, 2, pb.GZIP, shape)
@@ -271,7 +270,7 @@ def run_backfill(given: argparse.Namespace, kept: bench_report.Kept, _journals: 
 
 
 def run_formats(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
-    """Measure the direct lane into tables of each format, in turns."""
+    """Measure the direct lane into tables of each format, alternately."""
     shape = given.shape_now
     warm = bench_data.make(given.data, WARM_UP_BYTES, 2, shape=shape)
     full = bench_data.make(given.data, given.size, 2, shape=shape)
@@ -285,7 +284,7 @@ def run_formats(given: argparse.Namespace, kept: bench_report.Kept, _journals: i
 
 
 def run_memory(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
-    """Measure a worker's peak, in a session for each size: workers live on between queries."""
+    """Measure a worker's peak memory. Each size needs a session, because workers outlive queries."""
     sets = [bench_data.make_repeated(given.data, size) for size in given.memory_size or MEMORY_SIZES]
     if given.fill:
         return
@@ -294,7 +293,7 @@ def run_memory(given: argparse.Namespace, kept: bench_report.Kept, _journals: in
             about = where()
             with Bench(given, ["deployed"], kafka=False, sets=[data]) as bench:
                 for peer in _chosen(bench, given, "spark.read"):
-                    # The direct lane has no other sink than a table.
+                    # The direct lane can only write to a table.
                     work = WORKS[name.replace("noop", "delta") if isinstance(peer, DirectLane) else name]
                     result = run(bench.spark, peer, work, data, bench.scratch / "out")
                     print_result(result)
@@ -346,7 +345,7 @@ def run_latency(given: argparse.Namespace, kept: bench_report.Kept, _journals: i
 
 
 def run_first_row(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
-    """Measure how soon a query has its first row."""
+    """Measure the time to a query's first row."""
     data = bench_data.make(given.data, WARM_UP_BYTES, 2, shape="events")
     if given.fill:
         return

@@ -1,9 +1,9 @@
-"""What files and commits cost in a Delta and in an Iceberg table, in CPU time, without Spark.
+"""Measures the CPU time of files and commits of a Delta and an Iceberg table, without Spark.
 
     python benchmarks/format_bench.py [--timed] [--rows 1000000] [--repeat 5] [--commits 30]
 
-The files are those of a task. A commit is the whole story of a batch: the ledger is read, the batch decided
-on, committed, and read again. The Iceberg catalog is in SQLite. The tables' ends are checked always.
+The files are those of a task. A commit includes everything that a batch needs: reading the ledger, deciding,
+committing, and reading again. The Iceberg catalog is in SQLite. The tables' ends are always checked.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ SCHEMA = (
 )
 BATCH_ROWS = 65_536
 SMALL_ROWS = 1000
-"""Rows of the batches whose commits are measured."""
+"""Number of rows of the batches whose commits are measured."""
 
 
 def events(rows: int) -> list[pa.RecordBatch]:
-    """Return rows as a task gets them."""
+    """Return rows in the form that a task gets."""
     ids = np.arange(rows)
     columns = [ids, np.char.add("user-", (ids % 10_007).astype(str)), (ids % 9973) / 4]
     columns += [1_700_000_000_000_000 + ids * 1000, np.full(rows, "bench/orders"), ids * 120]
@@ -94,7 +94,7 @@ def measure(
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--timed", action="store_true", help="take times, and write the performance page")
+    parser.add_argument("--timed", action="store_true", help="measure times, and write the performance page")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--commits", type=int, default=30)

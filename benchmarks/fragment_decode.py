@@ -1,15 +1,15 @@
-"""Measure how fast stored fragments are read, beside the codecs' own libraries on the same files.
+"""Compares the speed of reading stored fragments with the codecs' libraries on the same files.
 
 ``python benchmarks/fragment_decode.py --megabytes 256`` prints, per codec, MB of content per second of wall
 time:
 
-* ``library``: the codec's library alone, to nowhere; ``decoder``: ours, and its ratio to that;
-* ``checked``: what the library and then a SHA-1 would come to, the least that checking costs in one thread;
+* ``library``: only the codec's library, whose output is discarded; ``decoder``: ours, and its ratio to that;
+* ``checked``: the library followed by SHA-1, which is the minimum cost of checking in one thread;
   ``direct``: the whole direct read, which finds the file, compares length and SHA-1, and makes chunks, and
   its ratio to that. On a machine with an idle core it is above 1.
 
-Turns are taken one after the other and the best of each counts, so that what else the machine does counts
-little. Every answer is checked.
+The ways alternate and the best run of each counts, so that other work on the machine has little effect. Every
+answer is checked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PIECE_BYTES = 1 << 18
 
 
 def content_of(size: int) -> bytes:
-    """Return JSON lines, as journals hold them; gzip makes a sixth of them."""
+    """Return JSON lines like a journal's. gzip compresses them to a sixth."""
     lines = []
     left = size
     number = 0
@@ -52,7 +52,7 @@ def content_of(size: int) -> bytes:
 
 
 def zstd(content: bytes) -> bytes:
-    """Compress as Gazette does: no content size."""
+    """Compress as Gazette does, without the content size."""
     compressor = zstandard.ZstdCompressor(write_content_size=False).compressobj()
     return compressor.compress(content) + compressor.flush()
 
@@ -72,18 +72,18 @@ def library_none(path: Path) -> int:
 
 
 def library_gzip(path: Path) -> int:
-    """Read by isal's own file class."""
+    """Read with isal's file class."""
     with igzip.open(path, "rb") as file:
         return drain(file.read)
 
 
 def library_snappy(path: Path) -> int:
-    """Read all, and decode all at once: cramjam has no streaming reader of frames."""
+    """Read and decode everything at once, because cramjam has no streaming reader of frames."""
     return len(cramjam.snappy.decompress(path.read_bytes()))
 
 
 def library_zstandard(path: Path) -> int:
-    """Read by zstandard's own streaming reader."""
+    """Read with zstandard's streaming reader."""
     with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
         return drain(reader.read)
 
@@ -98,7 +98,7 @@ CODECS: dict[str, tuple[int, Callable[[bytes], bytes], Callable[[Path], int]]] =
 
 
 def decode(path: Path, codec: int) -> int:
-    """Decode by our decoder alone."""
+    """Decode with only our decoder."""
     with path.open("rb", buffering=0) as file:
         return sum(map(len, decode_fragment(file, codec)))
 
@@ -111,7 +111,7 @@ def direct(root: Path, fragment: Fragment) -> int:
 
 
 def best_of(rounds: int, ways: list[Callable[[], int]], size: int) -> list[float]:
-    """Return the best MB per second of each way; all give ``size`` bytes."""
+    """Return the best MB per second of each way, all of which return ``size`` bytes."""
     best = [0.0] * len(ways)
     for _ in range(rounds):
         for index, way in enumerate(ways):
@@ -125,7 +125,7 @@ def best_of(rounds: int, ways: list[Callable[[], int]], size: int) -> list[float
 
 @dataclass(frozen=True)
 class Result:
-    """MB/s of one codec, by each way."""
+    """MB/s of each way for one codec."""
 
     codec: str
     library: float
@@ -135,7 +135,7 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Our decoder's speed in that of the library."""
+        """Ratio of our decoder's speed to the library's."""
         return self.decoder / self.library
 
 

@@ -1,6 +1,6 @@
-"""Measure the framings beside each other, and the formats on their records: all in memory, one thread.
+"""Compares the framings, and the formats on their records, in memory and in one thread.
 
-``python benchmarks/framing_bench.py --megabytes 100`` prints MB per second of CPU time. Every answer is
+``python benchmarks/framing_bench.py --megabytes 100`` prints MB per CPU second. Every answer is
 checked.
 """
 

@@ -1,4 +1,4 @@
-"""The shared parts of all benchmarks: a broker's process, and a section in docs/evidence/performance.md."""
+"""Shared by all benchmarks: runs a broker's process, and writes a section of docs/evidence/performance.md."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ START_TIMEOUT_S = 60.0
 MEGABYTE = 1_000_000
 
 IDLE_LOAD = 0.5
-"""Load average of a minute below which nothing else runs."""
+"""Load average of a minute below which the machine counts as idle."""
 
 REPORT = Path(__file__).parents[1] / "docs" / "evidence" / "performance.md"
 
 
 @contextmanager
 def running_broker(kind: str, directory: Path, root: Path | None = None) -> Iterator[tuple[str, Path]]:
-    """Run a broker in a separate process; yield its endpoint and file root, a new one unless given."""
+    """Run a broker in a separate process; yield its endpoint and file root, by default a new one."""
     if kind == "deployed":
         with DeployedBroker(directory / "deployed", file_root=root) as broker:
             yield broker.endpoint, broker.file_root
@@ -46,12 +46,12 @@ def running_broker(kind: str, directory: Path, root: Path | None = None) -> Iter
         try:
             yield process.stdout.readline().strip(), root
         finally:
-            process.stdin.close()  # The broker ends with its standard input.
+            process.stdin.close()  # The broker ends when its standard input ends.
             process.wait(START_TIMEOUT_S)
 
 
 def machine() -> str:
-    """Describe what numbers are taken on, and how busy it is."""
+    """Describe the machine, and how busy it is."""
     cpu = "unknown CPU"
     memory = ""
     if (info := Path("/proc/cpuinfo")).exists():
@@ -67,16 +67,16 @@ def machine() -> str:
 
 
 def wait_until_idle(at_most_s: float) -> None:
-    """Wait until the load average is that of an idle machine, or for so long; :func:`machine` tells it."""
+    """Wait until the machine is idle, at most for a time. :func:`machine` reports the load average."""
     deadline = time.monotonic() + at_most_s
     while os.getloadavg()[0] >= IDLE_LOAD and time.monotonic() < deadline:
         time.sleep(1)
 
 
 def peak_bytes(process: int | str) -> int:
-    """Return the most memory a process ever had, by its id or ``self``; 0 if it is gone.
+    """Return the peak memory of a process, by its id or ``self``; 0 if it has ended.
 
-    Not ``ru_maxrss``: that begins with the parent's peak at the fork.
+    ``ru_maxrss`` is not suitable, because it begins with the parent's peak at the fork.
     """
     try:
         found = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process}/status").read_text())
@@ -86,7 +86,7 @@ def peak_bytes(process: int | str) -> int:
 
 
 def write_section(path: Path, title: str, text: str) -> None:
-    """Put a section into a markdown file in place of the one with the same title."""
+    """Replace the section with the same title in a markdown file, or append it."""
     before = path.read_text() if path.exists() else "# Performance\n"
     section = f"## {title}\n\n{text}\n"
     pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)

@@ -1,6 +1,6 @@
-"""The jars of Kafka's broker and of Spark's Kafka source, found by the resolver that is part of Spark.
+"""Downloads the jars of Kafka's broker and of Spark's Kafka source, with Spark's resolver.
 
-Spark's resolver caches its jars in this benchmark's folder, so only the first run asks a registry.
+The resolver caches the jars in this benchmark's folder, so only the first run calls a registry.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import pyspark
 KAFKA_VERSION = "3.9.1"
 
 BROKER = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"
-"""The broker, with all it depends on."""
+"""The broker, with all its dependencies."""
 
 CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    # 4.2.0 of this one is not to be had; the part used without Kerberos is the same.
+    # 4.2.0 of this one is not available. The part that is used without Kerberos is the same.
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
     f"org.apache.kafka:kafka-clients:{KAFKA_VERSION}",
     "org.apache.commons:commons-pool2:2.12.1",
 )
-"""Spark's source, each jar alone: what else they name is part of Spark."""
+"""Spark's source, without dependencies, because the others are part of Spark."""
 
 RESOLVE_TIMEOUT_S = 600.0
 
@@ -55,11 +55,11 @@ class KafkaJars:
     broker: tuple[str, ...]
     """Kafka's class path."""
     connector: tuple[str, ...]
-    """Jars a Spark session needs to read Kafka."""
+    """Jars that a Spark session needs to read Kafka."""
 
 
 def kafka_jars(folder: Path) -> KafkaJars:
-    """Return the jars, resolved into ``folder`` if they are not there yet."""
+    """Return the jars, which are downloaded into ``folder`` if they are not there yet."""
     known = folder / "jars.json"
     if not known.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,6 +70,6 @@ def kafka_jars(folder: Path) -> KafkaJars:
             raise SystemExit(f"Kafka's jars could not be resolved:\n{done.stderr[-4000:]}")
         known.write_text(lines[-1].removeprefix("RESOLVED "))
     found = json.loads(known.read_text())
-    # Spark's resolver leaves out what Spark brings, the Scala library too.
+    # Spark's resolver omits what Spark includes, such as the Scala library.
     scala = Path(pyspark.__file__).parent.glob("jars/scala-library-*.jar")
     return KafkaJars((*found["broker"], *map(str, scala)), tuple(found["connector"]))

@@ -1,8 +1,8 @@
-"""How fast the lag monitor judges, stores and answers, and how much memory a stored commit takes.
+"""Measures how fast the lag monitor judges, stores and answers, and the memory of a stored commit.
 
     python benchmarks/lag_bench.py [--timed] [--partitions 100000]
 
-Verdicts are always checked against the rules one by one; times are taken with ``--timed`` only.
+Verdicts are always checked against the rules one by one. Times are only measured with ``--timed``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REQUESTS = 3000
 
 
 def filled(partitions: int) -> History:
-    """Return a history of one group with ten commits in each partition, of all kinds of courses."""
+    """Return a history of one group with ten commits in each partition, with all kinds of progress."""
     draw = random.Random(1)
     history = History(HistoryOptions(intervals=COMMITS), ["c"])
     for partition in range(partitions):
@@ -57,7 +57,7 @@ def filled(partitions: int) -> History:
 
 
 def check(history: History) -> None:
-    """Compare the verdict by columns with the one of the rules, one by one."""
+    """Compare the verdicts of the columns with those of the rules, one by one."""
     got = Evaluator(history, Thresholds(), expire_cache_s=0).status("c", "g", now_ms=NOW_MS)
     windows = windows_of(history.fetch_consumer("c", "g", now_ms=NOW_MS))
     expected = evaluate_group("c", "g", windows, NOW_MS, Thresholds())
@@ -66,7 +66,7 @@ def check(history: History) -> None:
 
 
 def best_of(rounds: int, work: Callable[[], object]) -> float:
-    """Return the least seconds of some rounds."""
+    """Return the minimum seconds of some rounds."""
     least = float("inf")
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -88,7 +88,7 @@ def bytes_a_commit(partitions: int) -> float:
 
 
 def requests_a_second() -> tuple[float, float]:
-    """Return status requests answered a second for one client, and a CPU second of the server."""
+    """Return status requests per second for one client, and per CPU second of the server."""
     kept = History(HistoryOptions())
     monitor = Monitor("c", kept, Evaluator(kept, Thresholds()))
     journals = {f"shop/part-{at:03}": 1000 for at in range(20)}
@@ -107,7 +107,7 @@ def requests_a_second() -> tuple[float, float]:
 
 
 def seconds_a_scrape(partitions: int) -> float:
-    """Return the seconds that the metrics of ``partitions`` partitions take."""
+    """Return the seconds that the metrics of a number of partitions take."""
     kept = History(HistoryOptions())
     monitor = Monitor("c", kept, Evaluator(kept, Thresholds()))
     journals = {f"shop/part-{at:05}": 1000 for at in range(partitions)}
@@ -119,7 +119,7 @@ def seconds_a_scrape(partitions: int) -> float:
 
 
 def server_cpu_s() -> float:
-    """Return the CPU seconds of the thread that serves."""
+    """Return the CPU seconds of the server's thread."""
     (thread,) = (each for each in threading.enumerate() if each.name == "lag-http")
     fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,10 +1,10 @@
-"""Measure our publisher of messages beside Gazette's own.
+"""Compares our publisher of messages with Gazette's.
 
     .venv/bin/python benchmarks/message_bench.py                       # small; only checks the answers
     .venv/bin/python benchmarks/message_bench.py --timed --broker deployed
 
-Each publishes numbered JSON documents to one journal as a transaction, and commits it; then Go's committed
-reader counts them. Turn by turn, each in a process of its own; the best of ``--rounds`` counts.
+Each publishes numbered JSON documents to one journal as a transaction, and commits it. Then Go's committed
+reader counts them. They alternate in separate processes, and the best of ``--rounds`` counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALL_MESSAGES, MESSAGES = 2_000, 500_000
 
 
 class Document:
-    """What goclient's bench-publish publishes."""
+    """The same document as goclient's bench-publish publishes."""
 
     __slots__ = ("number", "text", "uuid")
 
@@ -48,7 +48,7 @@ class Document:
         self.uuid = stamp
 
     def new_acknowledgement(self, _journal: str) -> Message:
-        """Return a document of nothing but its UUID."""
+        """Return a document with only its UUID."""
         return Document()
 
     def __bytes__(self) -> bytes:
@@ -60,7 +60,7 @@ class Document:
 
 
 def publish(endpoint: str, journal: str, messages: int) -> float:
-    """Publish a transaction, and return messages a second."""
+    """Publish a transaction, and return the messages per second."""
     text = "." * TEXT_BYTES
     with Client(endpoint) as client:
         began = perf_counter()
@@ -83,7 +83,7 @@ def goclient(mode: str, endpoint: str, journal: str, *flags: str) -> dict[str, A
 
 
 def run(endpoint: str, messages: int, rounds: int) -> dict[str, float]:
-    """Return the best rate of each publisher, all of whose messages were found committed."""
+    """Return the best rate of each publisher, after checking that all messages are committed."""
     best: dict[str, float] = {"ours": 0.0, "go": 0.0}
     spawn = multiprocessing.get_context("spawn")
     with Client(endpoint) as client, spawn.Pool(1) as pool:
@@ -105,9 +105,9 @@ def run(endpoint: str, messages: int, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, and print what was found."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--timed", action="store_true", help="enough messages for a time to mean something")
+    parser.add_argument("--timed", action="store_true", help="use enough messages for meaningful times")
     parser.add_argument("--broker", choices=["embedded", "deployed"], default="embedded")
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()

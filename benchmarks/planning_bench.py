@@ -1,18 +1,19 @@
-"""Measure how long the driver plans a batch over many journals; no pass or fail.
+"""Measures how long the driver plans a batch over many journals, without pass or fail.
 
     .venv/bin/python benchmarks/planning_bench.py --broker embedded --broker deployed --journals 1000 --timed
 
-A broker runs in a process of its own and holds so many journals with a record each. A reader, as Spark's
-driver has it, is asked for its latest offset and for the partitions of the batch that makes:
+A broker runs in a separate process and has the given number of journals with a record each. A reader like
+the one in Spark's driver returns its latest offset and the partitions of the batch up to it:
 
 - idle: nothing is new, as mostly;
 - with news: a record was appended to every journal.
 
-With ``--query``, batches of Spark are timed, too: raw to nowhere, a record in each journal.
+With ``--query``, Spark's batches are timed as well, with a raw record from each journal that is discarded.
 
-The first of each, which makes connections, is left out. Between two questions there is time for what a
-reader does by itself, as between two triggers. The answers are checked always: the offsets of every journal,
-and one piece each. Times are shown with ``--timed`` only, and go into the performance page with ``--report``.
+The first of each, which makes connections, is not counted. Pauses between the calls leave time for the
+reader's background work, as between two triggers. The answers are always checked: the offset of every
+journal, and one piece each. Times are only shown with ``--timed``, and written to the performance page with
+``--report``.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.source import GazetteDataSource, PiecePartition
 
 RECORD = b'{"id":1,"note":"0123456789012345678901234567890"}\n'
-"""A record that is news for a journal."""
+"""The record that is appended to a journal."""
 
 PAUSE_S = 0.3
-"""Time between two questions, beside that of the one before: longer than a reader waits after a vain look."""
+"""Seconds between two calls, plus the time of the last one. A reader waits less after finding nothing."""
 
 APPENDERS = 8
 
 WARM_BATCHES = 2
-"""Batches of Spark that are left out."""
+"""Number of Spark's first batches that are not counted."""
 
 BATCH_TIMEOUT_S = 120.0
 
@@ -64,11 +65,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Sample:
-    """One question, or two that belong together."""
+    """One call, or two that belong together."""
 
     seconds: float
     cpu_s: float
-    """CPU time of this process: the reader's share."""
+    """CPU seconds of this process, which runs the reader."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Result:
     news: tuple[Sample, ...]
     position_bytes: int
     batches: tuple[dict[str, int], ...] = ()
-    """Milliseconds of Spark's batches, by step, as it tells them."""
+    """Milliseconds of Spark's batches, by step, as Spark reports them."""
 
 
 class Rig:
@@ -109,16 +110,16 @@ class Rig:
                 self.ends[name] = done.end
 
     def start(self) -> dict[str, Any]:
-        """Return the position of a query that has begun."""
+        """Return the position of a query that has started."""
         return self.reader.latestOffset(self.reader.initialOffset(), ReadAllAvailable())
 
     def idle(self, start: dict[str, Any]) -> None:
-        """Look in vain."""
+        """Check that there is nothing new."""
         if self.reader.latestOffset(start, ReadAllAvailable()) != start:
             raise AssertionError("nothing was appended, and the position moved")
 
     def batch(self, start: dict[str, Any]) -> dict[str, Any]:
-        """Plan a batch of a record each."""
+        """Plan a batch of one record from each journal."""
         end = self.reader.latestOffset(start, ReadAllAvailable())
         tasks = self.reader.partitions(start, end)
         pieces = [piece for task in tasks if isinstance(task, PiecePartition) for piece in task.pieces]
@@ -128,7 +129,7 @@ class Rig:
 
 
 def sampled(question: Callable[[], T], after: Sample) -> tuple[T, Sample]:
-    """Ask, and return the answer and its usage."""
+    """Call a function, and return its result and usage."""
     Event().wait(PAUSE_S + after.seconds)
     began, cpu_began = monotonic(), process_time()
     answer = question()
@@ -136,7 +137,7 @@ def sampled(question: Callable[[], T], after: Sample) -> tuple[T, Sample]:
 
 
 def batches_of(spark: SparkSession, endpoint: str, rig: Rig, rounds: int) -> list[dict[str, int]]:
-    """Append a record to each journal and wait for Spark to read them in one batch, again and again."""
+    """Repeatedly append a record to each journal, and wait for Spark to read them in one batch."""
     count = len(rig.names)
     options = {"brokerAddress": endpoint, "path": "plan/", "minBytesPerTrigger": str(count * len(RECORD))}
     frame = spark.readStream.format("gazette").options(maxTriggerDelay="1h", **options).load()
@@ -150,7 +151,7 @@ def batches_of(spark: SparkSession, endpoint: str, rig: Rig, rounds: int) -> lis
         while not query.recentProgress and monotonic() < deadline:
             Event().wait(0.05)
         for number in range(1 + WARM_BATCHES + rounds):
-            # The first batch does not wait for its least bytes.
+            # The first batch does not wait for minBytesPerTrigger.
             rig.append(rig.names if number else rig.names[:1])
             deadline = monotonic() + BATCH_TIMEOUT_S
             while len(rows()) == number:
@@ -169,7 +170,7 @@ def batches_of(spark: SparkSession, endpoint: str, rig: Rig, rounds: int) -> lis
 def measure(
     kind: str, count: int, rounds: int, profile: Path | None = None, spark: SparkSession | None = None
 ) -> Result:
-    """Run all questions on one broker."""
+    """Run all measurements on one broker."""
     with (
         tempfile.TemporaryDirectory() as directory,
         running_broker(kind, Path(directory)) as (endpoint, _),
@@ -197,7 +198,7 @@ def measure(
 
 
 def shown(path: Path, question: Callable[[], object]) -> None:
-    """Ask, and write down where the time of this thread went."""
+    """Call a function, and write a profile of this thread."""
     profiler = cProfile.Profile()
     profiler.runcall(question)
     with path.open("w") as file:

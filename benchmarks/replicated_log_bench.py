@@ -1,4 +1,4 @@
-"""How long a commit of a replicated log takes, beside a synchronous write by kafka-go.
+"""Compares the time of a replicated log's commit with a synchronous write by kafka-go.
 
     python benchmarks/replicated_log_bench.py                      # small; only checks the answers
     python benchmarks/replicated_log_bench.py --timed              # prints p50 and p99; needs Java and Go
@@ -7,8 +7,8 @@
 Each program commits entries one after the other and waits for each. ``Writer`` writes to a journal of one
 broker without a store; kafka-go (``benchmarks/kafka_go``) to a topic of one partition on one broker, with all
 replicas' acknowledgement and without a wait for more messages, so that both have one copy of each entry
-before they answer. Neither syncs to the disk. A second row has eight threads of one ``Writer``, whose entries
-share appends. The log is read back always, after the clock has stopped.
+before they answer. Neither syncs to disk. A second row has eight threads with one ``Writer``, whose entries
+share appends. After the time is measured, the log is always read back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gazette_spark.replicated_log import NoMoreMessageError, Receiver, Writer
 DATA = Path(__file__).parents[1] / ".cache" / "bench"
 THREADS = 8
 SMALL = 50
-"""Entries of a run that only checks."""
+"""Number of entries in a run that only checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Measured:
     wall_s: float
 
     def at(self, share: float) -> float:
-        """Return the time that a share of the commits took at most."""
+        """Return the maximum time of a share of the commits."""
         ordered = sorted(self.took_ms)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -95,7 +95,7 @@ def commit_log(
 
 
 def write_kafka(data: Path, *, count: int, size: int, warm_up: int) -> Measured:
-    """Write messages to a Kafka broker by kafka-go."""
+    """Write messages to a Kafka broker with kafka-go."""
     from bench_kafka import running_kafka
     from kafka_jars import kafka_jars
 
@@ -117,10 +117,10 @@ def write_kafka(data: Path, *, count: int, size: int, warm_up: int) -> Measured:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--timed", action="store_true", help="take times, and print them")
+    parser.add_argument("--timed", action="store_true", help="measure times, and print them")
     parser.add_argument("--broker", choices=["deployed", "embedded"], default="deployed")
-    parser.add_argument("--entries", type=int, default=2000, help="of each row")
-    parser.add_argument("--bytes", type=int, default=200, help="of an entry")
+    parser.add_argument("--entries", type=int, default=2000, help="number of entries in each row")
+    parser.add_argument("--bytes", type=int, default=200, help="size of an entry")
     parser.add_argument("--kafka", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--data", type=Path, default=DATA, help="folder for what is kept between runs")
     options = parser.parse_args()

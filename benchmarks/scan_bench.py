@@ -1,10 +1,10 @@
-"""Measure how fast journal bytes become Arrow columns: no broker, no Spark, all in memory, one thread.
+"""Measures how fast journal bytes become Arrow columns, without broker or Spark, in memory, in one thread.
 
 ``python benchmarks/scan_bench.py --megabytes 200`` prints MB per second of CPU time for raw columns, for
 JSON, for JSON with some malformed records, for records with one field of another type, for maps, for
 decimals in structs, and for the exact JSON reader alone. Two others follow: ``pyarrow.json``, and
-``json.loads`` with ``pa.Table.from_pylist``. CPU time, so that other work on the machine counts little. Every
-answer is checked.
+``json.loads`` with ``pa.Table.from_pylist``. CPU time is used, so that other work on the machine has little
+effect. Every answer is checked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ORDERS = pa.schema(
     ]
 )
 Fields = Callable[[int], str]
-"""Gives the fields of a record, but for the last one: the text that fills it up."""
+"""Function that returns the fields of a record, except the last one, which fills up the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Chunk:
 
 
 class Memory:
-    """A journal in memory: client and reader in one."""
+    """A journal in memory, which is both client and reader."""
 
     def __init__(self, content: bytes, chunk_bytes: int) -> None:
         self.chunks = [
@@ -70,7 +70,7 @@ class Memory:
         self.jumps: list[tuple[int, int]] = []
 
     def read(self, _journal: str, *, offset: int = 0, end_offset: int = 0) -> Self:
-        """Open a read of all of it."""
+        """Open a read of the whole journal."""
         assert (offset, end_offset) == (0, self.offset)
         return self
 
@@ -92,7 +92,7 @@ def usual_fields(index: int) -> str:
 
 
 def wrong_field(index: int) -> str:
-    """Return the same fields, of which ``ok`` is no boolean."""
+    """Return the same fields, but ``ok`` is not a boolean."""
     return _event(index, "1")
 
 
@@ -121,7 +121,7 @@ def line(index: int, fields: Fields = usual_fields) -> bytes:
 
 
 def content_of(megabytes: int, *, bad_every: int = 0, fields: Fields = usual_fields) -> bytes:
-    """Return lines, every so often one that is no JSON."""
+    """Return lines, some of which are not valid JSON."""
     distinct = [line(at, fields) for at in range(20_000)]
     if bad_every:
         for at in range(0, len(distinct), bad_every):
@@ -142,7 +142,7 @@ def report(name: str, size: int, rows: int, run: Callable[[], int], repeat: int)
 
 
 def count(batches: Iterator[pa.RecordBatch]) -> int:
-    """Return how many rows come out."""
+    """Return the number of rows."""
     return sum(batch.num_rows for batch in batches)
 
 
@@ -205,14 +205,14 @@ def parsed(wanted: JsonFormat, blocks: Iterable[Block]) -> Iterator[pa.RecordBat
 
 
 def pyarrow_rows(data: bytes) -> int:
-    """Parse a block with nothing around it: the ceiling."""
+    """Parse a block with only ``pyarrow.json``, which is the upper limit."""
     read = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
     parse = pj.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="ignore")
     return int(pj.read_json(pa.BufferReader(data), read, parse).num_rows)
 
 
 def python_rows(data: bytes) -> int:
-    """Parse a block with Python's own parser, times as texts."""
+    """Parse a block with Python's parser, with times as texts."""
     texts = SCHEMA.set(1, pa.field("ts", pa.string()))
     found = [json.loads(record) for record in data.splitlines()]
     return int(pa.Table.from_pylist(found, texts).num_rows)

@@ -1,10 +1,10 @@
-"""What a stream of small batches leaves in a table, and what each batch takes, by the sink's settings.
+"""Measures a stream of small batches by the sink's settings: the files in the table, and each batch's time.
 
     python benchmarks/small_batches.py [--timed] [--batches 50]
 
 Four journals of a real broker are streamed in batches of 1 MB, raw with the settings for small files, and as
-JSON with audit and with dead letters. That each record is in the tables once is checked always; times are
-taken with ``--timed`` only.
+JSON with audit and with dead letters. The benchmark always checks that each record is in the tables once.
+Times are only measured with ``--timed``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gazette_spark.client import journal_spec
 JOURNALS = [f"bench/small/part-{part}" for part in range(4)]
 BATCH_BYTES = MEGABYTE
 BAD_EVERY = 100
-"""Interval of records that do not parse."""
+"""Interval of malformed records."""
 COLUMNS = "_journal STRING, _offset BIGINT"
 TIMEOUT_S = 900
 
@@ -43,7 +43,7 @@ class Setting:
     sink: dict[str, Any] = field(default_factory=dict)
     typed: bool = False
     parted: bool = False
-    """With dead letters."""
+    """Whether there are dead letters."""
 
 
 SETTINGS = (
@@ -64,14 +64,14 @@ class Measured:
 
     batch_s: list[float]
     cpu_s: float
-    """CPU seconds of all processes, by batch."""
+    """CPU seconds of all processes, per batch."""
     files: int
     written: int
     read_s: float
 
 
 def fill(endpoint: str, batches: int) -> int:
-    """Make the journals and append to them; return the number of records."""
+    """Create the journals and append to them; return the number of records."""
     each = batches * BATCH_BYTES // len(JOURNALS) // LINE_BYTES
     with Client(endpoint, timeout_s=60) as client:
         client.create_journals(*(journal_spec(name) for name in JOURNALS))
@@ -94,7 +94,7 @@ def frame(spark: SparkSession, endpoint: str, setting: Setting) -> DataFrame:
 
 
 def run(spark: SparkSession, endpoint: str, setting: Setting, folder: Path, records: int) -> Measured:
-    """Stream all there is into a new table."""
+    """Stream all records into a new table."""
     sink = DeltaSink(
         "bench",
         path=str(folder / "table"),
@@ -146,7 +146,7 @@ def report(found: dict[Setting, Measured]) -> str:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--timed", action="store_true", help="take times, and write the performance page")
+    parser.add_argument("--timed", action="store_true", help="measure times, and write the performance page")
     parser.add_argument("--batches", type=int, default=50)
     options = parser.parse_args()
     about = machine()
@@ -157,7 +157,7 @@ def main() -> None:
             spark = local_spark(folder / "spark", java_options="")
             register(spark)
             records = fill(endpoint, batches)
-            if options.timed:  # The first to run would pay for the JVM's start.
+            if options.timed:  # Otherwise the first setting would include the JVM's start.
                 run(spark, endpoint, SETTINGS[-1], folder / "warm", records)
             found = {
                 setting: run(spark, endpoint, setting, folder / str(number), records)

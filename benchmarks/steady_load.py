@@ -1,11 +1,11 @@
-"""What an hour at constant load leaves behind: memory, descriptors, threads, files, and the time of a batch.
+"""Measures an hour at constant load: memory, descriptors, threads, files, and the time of a batch.
 
     python benchmarks/steady_load.py [--timed] [--minutes 60] [--rate 1m] [--trigger "10 seconds"]
 
 A process appends records to four journals of a real broker, at a constant rate. One driver streams them
 into two Delta tables, one by each lane of the sink. The benchmark samples all processes and directories, and
-fits a line through the second half of each curve: what rises there is extrapolated to 30 days. That each
-record is in both tables once is always checked.
+fits a line through the second half of each curve. Growth is extrapolated to 30 days. The benchmark always
+checks that each record is in both tables once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ JOURNALS = [f"bench/steady/part-{part}" for part in range(4)]
 LANES: tuple[Literal["direct", "spark"], ...] = ("direct", "spark")
 
 APPENDS_PER_SECOND = 4
-"""Of each journal."""
+"""Number of appends per second to each journal."""
 
 MONTH_HOURS = 720
 
@@ -53,10 +53,10 @@ WHAT_RISES = (
     "days by default. Fewer batches per hour, or a shorter retention that is still longer than the query's "
     "longest pause, keep it smaller."
 )
-"""Stands below the table: why some curves rise, and where they end."""
+"""Text below the table, which explains why some curves rise, and their limits."""
 
 LEVEL_SHARE = 0.02
-"""A curve whose line rises by less than this share of its mean in half a run is level: the rest is noise."""
+"""Share of the mean. A curve that rises by less in half a run counts as level, because that is noise."""
 
 STOP_TIMEOUT_S = 300
 
@@ -90,7 +90,7 @@ class Curve:
 
 
 def append_records(endpoint: str, rate: int) -> None:
-    """Append records of all journals at so many bytes a second, until the standard input ends."""
+    """Append records to all journals at ``rate`` bytes per second, until the standard input ends."""
     import select
 
     lines = rate // len(JOURNALS) // APPENDS_PER_SECOND // LINE_BYTES
@@ -106,7 +106,7 @@ def append_records(endpoint: str, rate: int) -> None:
 
 
 def process_figures(pid: int) -> tuple[float, int, int]:
-    """Return the resident megabytes, descriptors and threads of a process, zeros if it has ended."""
+    """Return the resident megabytes, descriptors and threads of a process; zeros if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
@@ -117,7 +117,7 @@ def process_figures(pid: int) -> tuple[float, int, int]:
 
 
 def files_and_kilobytes(directory: Path) -> tuple[int, float]:
-    """Return how many files a directory has, at any depth, and their size."""
+    """Return the number of files in a directory, at any depth, and their size."""
     sizes = []
     for path in directory.rglob("*"):
         try:
@@ -147,7 +147,7 @@ class Sampler:
             curve.hours.append(hours)
             curve.values.append(value)
 
-        # What is left of the heap after a collection shows a leak; its size shows the collector's habits.
+        # The used heap after a collection shows leaks; without one, it depends on the collector.
         self._runtime.gc()
         add("heap of the JVM in use", "MB", (self._runtime.totalMemory() - self._runtime.freeMemory()) / 1e6)
         for name, pids in (
@@ -160,7 +160,7 @@ class Sampler:
             add(name, "descriptors", sum(figure[1] for figure in figures))
             add(name, "threads", sum(figure[2] for figure in figures))
         # Libraries in Rust and C++ start threads when many files are read at once, and end them when idle.
-        # Threads that Python knows are ours, PySpark's or gRPC's, and have to stay.
+        # Python's own threads are ours, PySpark's or gRPC's, and their number must stay constant.
         add("driver's Python", "threads of Python", threading.active_count())
         for lane, query in self._queries.items():
             checkpoint, log = self._folder / f"{lane}-checkpoint", self._folder / lane / "_delta_log"
@@ -227,8 +227,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--timed", action="store_true", help="run for long, and write the performance page")
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--rate", type=parse_size, default=parse_size("1m"), help="bytes a second: 500k, 1m")
-    parser.add_argument("--trigger", default="10 seconds", help="how often a query runs a batch")
+    parser.add_argument(
+        "--rate", type=parse_size, default=parse_size("1m"), help="bytes a second: 500k, 1m"
+    )
+    parser.add_argument("--trigger", default="10 seconds", help="trigger interval of the queries")
     parser.add_argument("--append-to", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.append_to:
