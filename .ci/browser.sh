@@ -1,5 +1,5 @@
 #!/bin/sh
-# Print the path of a Chromium, with which the status page is tested. `--install` fetches Debian's where it may.
+# Print the path of a Chromium for the status page's test. `--install` installs Debian's if it is allowed to.
 set -eu
 
 find_browser() {
@@ -17,7 +17,7 @@ if [ "${1:-}" = --install ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/nu
     echo "no Chromium found; installing Debian's" >&2
     DEBIAN_FRONTEND=noninteractive
     export DEBIAN_FRONTEND
-    # The caller captures stdout, so apt-get speaks on stderr.
+    # The caller captures stdout, so apt-get writes to stderr.
     { apt-get update >&2 && apt-get install -y --no-install-recommends chromium >&2; } || true
     find_browser && exit 0
 fi

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Print the home of a Java that Spark 4 runs on (17 or 21). `--install` fetches one where it may.
+# Print the home of a Java for Spark 4 (17 or 21). `--install` installs one if it is allowed to.
 #
-# Looked at, in this order: JAVA_HOME, the java on PATH, Debian's directories (under JVM_ROOT in tests).
-# Spark itself obeys JAVA_HOME first, so callers export what this prints.
+# Order of the search: JAVA_HOME, the java on PATH, Debian's directories (under JVM_ROOT in tests).
+# Spark uses JAVA_HOME first, so callers export the printed home.
 set -eu
 jvm_root="${JVM_ROOT:-/usr/lib/jvm}"
 
@@ -32,7 +32,7 @@ find_home() {
 }
 
 install_debian() {
-    # The caller captures stdout, so apt-get speaks on stderr.
+    # The caller captures stdout, so apt-get writes to stderr.
     DEBIAN_FRONTEND=noninteractive
     export DEBIAN_FRONTEND
     apt-get update >&2 && {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install the package, then check it while the real broker is built and the tests' environments are made: each
-# of these waits for downloads half its time. Fails if one of them does.
+# Install the package, then check it while the real broker is built and the tests' environments are made, because
+# each of these spends half its time waiting for downloads. Fails if one of them fails.
 set -u
 make="${MAKE:-make} --no-print-directory"
 logs=$(mktemp -d)
@@ -9,12 +9,12 @@ $make broker-binaries >"$logs/broker" 2>&1 &
 broker=$!
 store=
 environments=
-# A shell that is told to stop must not leave the others behind.
+# If this shell is stopped, the background processes must stop, too.
 trap 'kill $broker $store $environments 2>/dev/null; rm -rf "$logs"' EXIT
 trap 'exit 130' INT TERM
 
 $make install && $make jvm && $make browser || exit 1
-# It asks for a hundred small files, one after the other.
+# It downloads a hundred small files, one after the other.
 $make s3-server >"$logs/store" 2>&1 &
 store=$!
 { $make native && $make wheel-env && $make oldest-spark-env && $make class-archive; } >"$logs/environments" 2>&1 &
@@ -25,7 +25,7 @@ environments=$!
 
 $make check
 checked=$?
-# A number that was waited for may already be another process's, so the trap must not signal it.
+# A process id that was waited for may already belong to another process, so the trap must not signal it.
 wait "$broker"
 built=$? broker=
 wait "$store"

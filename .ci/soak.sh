@@ -1,13 +1,13 @@
 #!/bin/sh
-# Run everything, and more of it: the stubs on each release of protobuf, all tests on all brokers with fresh
-# seeds and twenty times the examples, random crashes, two writers at once. It takes hours on two cores, so it has
-# parts: each ends with its failures and one line in soak.log, and can be run by itself. Each part runs whatever
-# became of the one before; the last lines say which failed. Seeds are printed.
+# Run everything more thoroughly: the stubs on each release of protobuf, all tests on all brokers with new seeds
+# and twenty times the examples, random crashes, two concurrent writers. It takes hours on two cores, so it has
+# parts, which can also run alone. Each ends with its failures and one line in soak.log. Each part runs even if
+# an earlier one failed; the last lines list the failed parts. Seeds are printed.
 #
-# SOAK_PARTS: the parts to run, all if unset: protobuf pythons unit property mutants conformance spark kills
+# SOAK_PARTS: parts to run, all if unset: protobuf pythons unit property mutants conformance spark kills
 # crashes fuzz.
-# SOAK_SEED: the seed of examples and crash schedules; a new one if unset.
-# SOAK_CRASHES: crashes of random schedules, 1,000 if unset; three in ten are SIGKILLs.  SOAK_PYTEST: further
+# SOAK_SEED: seed of examples and crash schedules; a new one if unset.
+# SOAK_CRASHES: number of random crashes, 1,000 if unset; three in ten are SIGKILLs.  SOAK_PYTEST: additional
 # arguments of pytest.
 set -u
 cd "$(dirname "$0")/.."
@@ -17,13 +17,13 @@ mkdir -p "$reports"
 seed=${SOAK_SEED:-$(date +%s)}
 parts=${SOAK_PARTS:-protobuf pythons unit property mutants conformance spark kills crashes fuzz}
 crashes=${SOAK_CRASHES:-1000}
-# Tests that kill processes, and have JVMs of their own.
+# Tests that kill processes, and start their own JVMs.
 killing="tests/spark/test_kill.py tests/spark/test_crashes.py tests/spark/test_everywhere.py tests/spark/test_demo.py
     tests/spark/test_spark_versions.py"
 failed=
 echo "seed $seed"
 
-# tests NAME PATHS AND ARGUMENTS…: one run of pytest. With -v, a run that is cut short has named its failures.
+# tests NAME PATHS AND ARGUMENTS…: run pytest once. With -v, even an interrupted run shows its failures.
 tests() {
     name=$1
     shift
@@ -37,7 +37,7 @@ part() {
         protobuf) sh tests/protobuf_matrix.sh ;;
         pythons) sh tests/python_matrix.sh ;;
         unit) tests unit tests/unit --cov=gazette_spark --cov-report= ;;
-        # The least coverage is that of the unit and property tests alone.
+        # The minimum coverage applies to the unit and property tests alone.
         property)
             tests property tests/property --cov=gazette_spark --cov-append --cov-report= &&
                 $bin/coverage report --fail-under=86 --format=total
