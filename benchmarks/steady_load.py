@@ -227,9 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--timed", action="store_true", help="run for long, and write the performance page")
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument(
-        "--rate", type=parse_size, default=parse_size("1m"), help="bytes a second: 500k, 1m"
-    )
+    parser.add_argument("--rate", type=parse_size, default=parse_size("1m"), help="bytes a second: 500k, 1m")
     parser.add_argument("--trigger", default="10 seconds", help="trigger interval of the queries")
     parser.add_argument("--append-to", help=argparse.SUPPRESS)
     options = parser.parse_args()

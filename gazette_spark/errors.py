@@ -979,7 +979,7 @@ class BatchMismatchError(SinkError):
 class GapError(BatchMismatchError):
     """The batch begins past the end of the table: writing it would omit bytes permanently."""
 
-    problem = "the batch begins past what the table holds"
+    problem = "the batch begins after the end of the table"
 
     @property
     def missing(self) -> dict[str, list[tuple[int, int]]]:
@@ -1001,7 +1001,7 @@ class GapError(BatchMismatchError):
 class OverlapError(BatchMismatchError):
     """The batch has bytes that the table already covers: writing it would duplicate rows."""
 
-    problem = "the batch overlaps what the table holds"
+    problem = "the batch overlaps the table"
 
 
 class BatchError(SinkError):

@@ -68,11 +68,11 @@ class JournalTransactions:
     """Offset at which they were open, which is the end of a batch."""
     count: int
     oldest: tuple[OpenTransaction, ...]
-    """At most ten of them, in the order of their begins."""
+    """At most ten of them, the earliest first."""
 
     @property
     def held_bytes(self) -> int:
-        """Number of bytes since the begin of the first one, which must be kept until it ends."""
+        """Number of bytes since the first one began, which must be kept until it ends."""
         return self.at - self.oldest[0].begin
 
 
@@ -95,7 +95,7 @@ class QueryLag:
     malformed: int | None = None
     """Number of malformed records of the batch; None if the query does not count them."""
     transactions: tuple[JournalTransactions, ...] = ()
-    """Transactions that were open at the begin of the batch, if the query reads committed messages."""
+    """Transactions that were open at the start of the batch, if the query reads committed messages."""
 
     @property
     def total_bytes(self) -> int:

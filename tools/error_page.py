@@ -22,7 +22,7 @@ REMEDIES: dict[str, dict[str, str]] = {
     "Options, input and environment": {
         "OptionError": "Correct the option; the text has the allowed form. See [options](options.md).",
         "InputError": "Correct the file or the input; the text names the line or key.",
-        "JsonError": "Correct the text; the error names what is wrong with it.",
+        "JsonError": "Correct the text; the error names the problem.",
         "DamagedFileError": "Restore the file from a copy.",
         "MissingModuleError": "Set `PYSPARK_PYTHON` to the Python of the package before you create the "
         "session. On a cluster: [Deploy](../guides/deploy.md).",
@@ -58,12 +58,11 @@ REMEDIES: dict[str, dict[str, str]] = {
         "InsufficientJournalBrokersError": RETRIED,
         "WrongRouteError": RETRIED,
         "ProposalMismatchError": RETRIED,
-        "OffsetNotYetAvailableError": "Read at or before the write head, or wait until the write head gets "
-        "there.",
-        "EtcdTransactionFailedError": "List the journals again, and apply with their present revisions.",
+        "OffsetNotYetAvailableError": "Read at or before the write head, or wait until the write head "
+        "reaches the offset.",
+        "EtcdTransactionFailedError": "List the journals again, and apply with their current revisions.",
         "NotAllowedError": "Change the journal's `flags`.",
-        "WrongAppendOffsetError": "Another writer appended. Read what it appended, and ask for the write "
-        "head again.",
+        "WrongAppendOffsetError": "Another writer has appended. Read its bytes, and get the new write head.",
         "IndexHasGreaterOffsetError": "Brokers lost bytes. When no broker is left that could still store "
         "them, run `gazctl journals reset-head`.",
         "RegisterMismatchError": "Stop this writer: another one has taken over.",
@@ -92,10 +91,10 @@ REMEDIES: dict[str, dict[str, str]] = {
         "SeekRequiresNewReaderError": "Open a new reader at that offset.",
         "RecordError": "Use `mode=PERMISSIVE`, [dead letters](../guides/dead-letters.md), or a larger "
         "`maxRecordBytes`.",
-        "RowError": "Correct the row: a value that its framing cannot hold, or no journal.",
+        "RowError": "Correct the value that the framing cannot represent, or set the row's journal.",
         "EmptyListingError": "Check the selector; create journals first.",
         "MessageError": "Check the message, `uuidPath` and the journal's content type.",
-        "SequencerError": "Call the sequencer's methods in the order that its docstring says.",
+        "SequencerError": "Call the sequencer's methods in the order of its docstring.",
         "TransactionError": "See [the table of refusals](../guides/write.md#exactly-once).",
     },
     "Delta sink": {
@@ -130,7 +129,7 @@ REMEDIES: dict[str, dict[str, str]] = {
         "InvalidVersionError": "Read the log to its end, and make the checkpoint again.",
         "LogFencedError": "Stop being the primary. To become the primary again, take over with a new "
         "`Writer`.",
-        "PendingEntryError": "Read the log to learn whether the entry is there.",
+        "PendingEntryError": "Read the log to find out whether it has the entry.",
         "CheckpointStateError": "Use `with writer.checkpointing(version)`, which keeps the order.",
         "NoMoreMessageError": "Nothing to do: the log ends here.",
         "FetchTimeoutError": "Fetch again; it continues at the same offset.",
@@ -144,16 +143,16 @@ REMEDIES: dict[str, dict[str, str]] = {
         "the application or its input, then run `gazette-spark shards unassign`.",
         "SourceLossError": "Wait until the brokers are healthy. If the error persists, restore the "
         "journal, or apply the shard's spec under another id.",
-        "TransactionOrderError": "Call the steps in the order that the interface says.",
+        "TransactionOrderError": "Call the steps in the order of the interface's docstring.",
         "RecoveryLogLossError": "Restore the recovery log's fragments, or start from the hints of a backup.",
         "RecorderFencedError": "Nothing to do: another host has the shard.",
         "StoreFencedError": "Nothing to do: another host has the shard.",
         "StoreFormatError": "Restore the file, or begin with an empty store.",
         "ShardNotFoundError": "Check the id, and the token's selector.",
         "NoShardPrimaryError": "Wait, or check that a consumer is running.",
-        "NotShardPrimaryError": "The client asks the primary by itself. If the error persists, list the "
+        "NotShardPrimaryError": "The client calls the primary by itself. If the error persists, list the "
         "shards.",
-        "ShardTransactionFailedError": "List the shards again, and apply with their present revisions.",
+        "ShardTransactionFailedError": "List the shards again, and apply with their current revisions.",
         "ShardStoppedError": "`gazette-spark shards list` shows why; `unassign` starts it again.",
     },
 }

@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-# The tool has an environment of its own, lest its packages be listed.
+# The tool has a separate environment, so that its packages are not listed.
 "$python" -m venv --without-pip "$work/installation"
 "$python" -m pip --python "$work/installation/bin/python" install --quiet dist/gazette_spark-*-py3-none-any.whl
 "$python" -m venv "$work/tool"

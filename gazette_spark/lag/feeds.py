@@ -447,7 +447,7 @@ def reached(spec: pc.ShardSpec, read_through: Mapping[str, int]) -> dict[str, in
     """Return the next offset that a shard reads in each journal.
 
     A shard begins at the minimum offset of its spec. Of several sources of one journal with different
-    ``;meta``, the one that is behind counts.
+    ``;meta``, the slowest one counts.
     """
     offsets: dict[str, int] = {}
     for source in spec.sources:

@@ -323,7 +323,7 @@ def validate_journal_labels(labels: pb.LabelSet, where: str = "JournalSpec.label
     # A message type is meaningless without its framing, and so is a subtype without its type.
     for name, needed in ((MESSAGE_TYPE, CONTENT_TYPE), (MESSAGE_SUBTYPE, MESSAGE_TYPE)):
         if name in names and needed not in names:
-            raise ProtocolError(where, f"label {name!r} needs label {needed!r} beside it")
+            raise ProtocolError(where, f"label {name!r} also needs label {needed!r}")
 
 
 def validate_shard_labels(labels: pb.LabelSet, where: str = "ShardSpec.labels") -> None:

@@ -1,4 +1,4 @@
-"""Signs and verifies tokens, which are JWTs with HMAC. ``tokens.py`` checks the claims."""
+"""Signs and verifies tokens, which are JWTs with HMAC, but does not check their claims."""
 
 from __future__ import annotations
 

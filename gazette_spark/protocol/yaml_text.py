@@ -67,7 +67,7 @@ class _TextLoader(yaml.SafeLoader):
                 inner = chain.from_iterable(node.value)
             self._sizes[id(node)] = size = 1 + sum(self._sizes[id(child)] for child in inner)
             if size > _MAX_NODES:
-                raise _error(f"its aliases stand for more than {_MAX_NODES} values", event)
+                raise _error(f"its aliases expand to more than {_MAX_NODES} values", event)
         # The node is not complete yet, so the structure contains itself. Walking it would never end.
         elif id(node) not in self._sizes:
             raise _error(f"*{event.anchor} is an alias of a node above", event)

@@ -192,7 +192,7 @@ def test_errors_name_the_place(text: str, where: str | None, problem: str) -> No
 
 
 def alias_bomb(item: str, times: int, levels: int) -> str:
-    """Return a few lines whose aliases stand for ``times ** levels`` items."""
+    """Return a few lines whose aliases expand to ``times ** levels`` items."""
     aliases = (", ".join([f"*a{level}"] * times) for level in range(levels))
     lists = (f"- &a{level} [{above}]" for level, above in enumerate(aliases, 1))
     return "\n".join([f"- &a0 {item}", *lists])
@@ -202,8 +202,8 @@ def alias_bomb(item: str, times: int, levels: int) -> str:
     ("text", "problem"),
     [
         pytest.param(f"labels:\n{alias_bomb('x', 10, 5)}", "must be a mapping", id="ten thousand aliases"),
-        pytest.param(f"labels:\n{alias_bomb('x', 10, 40)}", "aliases stand for", id="many more"),
-        pytest.param(alias_bomb("{x: y}", 10, 40), "aliases stand for", id="of the top"),
+        pytest.param(f"labels:\n{alias_bomb('x', 10, 40)}", "aliases expand to", id="many more"),
+        pytest.param(alias_bomb("{x: y}", 10, 40), "aliases expand to", id="of the top"),
         pytest.param(
             "\n".join(
                 [
@@ -211,7 +211,7 @@ def alias_bomb(item: str, times: int, levels: int) -> str:
                     *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 40)),
                 ]
             ),
-            "aliases stand for",
+            "aliases expand to",
             id="merges",
         ),
         pytest.param(f"name: [{'x, ' * 5_000}]", "must be text", id="long list"),
