@@ -53,8 +53,8 @@ MAX_MARKS = 1500
 """Maximum number of commits that a group's charts mark, enough for a day with one per minute."""
 
 LEVEL_MS = 600_000
-"""Maximum silence before the monitor's first round, in milliseconds, with which a query that had caught up at
-its last batch counts as caught up.
+"""Maximum age of the last batch at the monitor's first round, in milliseconds, for a query that had caught up
+with that batch to count as caught up.
 
 A running monitor knows from the write heads when bytes arrived. A monitor that has just started does not.
 """

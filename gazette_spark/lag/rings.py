@@ -129,7 +129,7 @@ class CommitRing:
         # As in Burrow, a full ring accepts nothing older than all its commits.
         if full and at == 0:
             return RingOutcome.TOO_OLD
-        # A feed reported the same commit again, because it reads some versions twice.
+        # The same commit again, because feeds read some versions twice.
         if at < len(orders) and orders[at] == order:
             return RingOutcome.KNOWN
         # A late commit gets no lag, because the head at its time is unknown.

@@ -177,7 +177,7 @@ class _BoundedHttp(H11Protocol):
         super().connection_made(transport)
         admission = self._shares.admit(self, client_of(self.client[0] if self.client else ""))
         if admission.evicted is not None:
-            # An idle connection of the client with too many connections.
+            # Close the idle connection that makes room for the new one.
             admission.evicted.transport.abort()
         if admission.is_admitted:
             self._follow()

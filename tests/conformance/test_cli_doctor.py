@@ -60,7 +60,7 @@ def test_an_option_that_is_wrong(broker: BrokerHandle) -> None:
     """The remedy is not to start another broker."""
     _, found = states("--broker", broker.endpoint, "--tls-ca-file", "/not/there.pem")
     assert "'--tls-ca-file': got '/not/there.pem'" in found["broker"]["text"]
-    assert found["broker"]["remedy"].startswith("correct it")
+    assert found["broker"]["remedy"].startswith("correct the option")
 
 
 def test_a_broker_that_wants_a_token(tmp_path: Path) -> None:

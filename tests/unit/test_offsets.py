@@ -114,7 +114,7 @@ def test_a_later_format_is_refused_with_the_way_out() -> None:
         pytest.param("earliest", "not JSON", id="word"),
         pytest.param("[" * 100_000, "not JSON", id="deep"),
         pytest.param("[1]", "got [1]", id="list"),
-        pytest.param('{"a/b":1,"a/b":2}', "the key 'a/b' comes twice", id="duplicate_key"),
+        pytest.param('{"a/b":1,"a/b":2}', "the key 'a/b' occurs twice", id="duplicate_key"),
         pytest.param('{"format_version":1,"journals":{"a/b":NaN}}', "NaN is not a number", id="nan"),
         pytest.param('{"format_version":1,"journals":{"a/b":Infinity}}', "Infinity", id="infinity"),
     ],

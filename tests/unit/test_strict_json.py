@@ -24,7 +24,7 @@ def nested(depth: int) -> list[object]:
         pytest.param("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "nested more than 100 deep", id="deep"),
         pytest.param('{"a":' * 500 + "1" + "}" * 500, "nested more than 100 deep", id="deep objects"),
         pytest.param("[" * 100_000, "nested more than 100 deep", id="deeper than Python's stack"),
-        pytest.param('{"a":1,"b":2,"a":3}', "the key 'a' comes twice", id="a key twice"),
+        pytest.param('{"a":1,"b":2,"a":3}', "the key 'a' occurs twice", id="a key twice"),
         pytest.param('[{"a":NaN}]', "NaN is not a number", id="NaN"),
         pytest.param("-Infinity", "-Infinity is not a number", id="infinity"),
         pytest.param("1e999", "the number 1e999 is too large", id="a float past the largest"),

@@ -105,7 +105,9 @@ def test_no_java() -> None:
     ("versions", "problem"),
     [
         pytest.param({"pyspark": "4.2.0", "delta-spark": "4.4.0"}, "", id="a pair"),
-        pytest.param({"pyspark": "4.1.1", "delta-spark": "4.4.0"}, "beside pyspark 4.1.1", id="no pair"),
+        pytest.param(
+            {"pyspark": "4.1.1", "delta-spark": "4.4.0"}, "but pyspark 4.1.1 is installed", id="no pair"
+        ),
         pytest.param({"pyspark": "4.2.0"}, "delta-spark is not installed", id="no delta"),
         pytest.param({"delta-spark": "4.4.0"}, "pyspark is not installed", id="no spark"),
         pytest.param({"pyspark-client": "4.2.0", "delta-spark": "4.4.0"}, "", id="connect"),

@@ -72,7 +72,7 @@ COMMIT = (*FIRST, "offsets", 1)
         pytest.param("{", "not JSON", id="cut"),
         pytest.param("[" * 100_000, "not JSON", id="deep"),
         pytest.param("[]", r"the input: expected a JSON object, got \[\]", id="no object"),
-        pytest.param('{"now_ms": 1, "now_ms": 2}', "the key 'now_ms' comes twice", id="a key twice"),
+        pytest.param('{"now_ms": 1, "now_ms": 2}', "the key 'now_ms' occurs twice", id="a key twice"),
         pytest.param(changed("minimum_complete", to=float("nan")), "NaN is not a number", id="not a number"),
         pytest.param(changed("now_ms", to=...), "now_ms: missing; expected an integer", id="no time"),
         pytest.param(
