@@ -192,7 +192,7 @@ def test_an_empty_address_is_refused(before: int) -> None:
     """It comes from an unset variable, and the default would be another broker than was meant."""
     words = ["journals", "list"]
     answer = CliRunner().invoke(main, [*words[:before], "--broker", "", *words[before:]])
-    assert (answer.exit_code, "it is empty; write a URL" in answer.stderr) == (2, True)
+    assert (answer.exit_code, "it is empty; give a URL" in answer.stderr) == (2, True)
 
 
 def test_an_option_of_the_group_after_the_command_is_pointed_out() -> None:
