@@ -144,7 +144,7 @@ def feed_options(command: Decorated) -> Decorated:
             "max_lag_bytes",
             type=Integer(min=0),
             metavar="BYTES",
-            help="Lag of a group above which an alarm is raised.",
+            help="Raise an alarm if a group's lag is larger.",
         ),
         click.option(
             "--max-age",
@@ -158,7 +158,7 @@ def feed_options(command: Decorated) -> Decorated:
             "min_loss_s",
             type=Number(min=0),
             metavar="SECONDS",
-            help="Time until unread bytes may be pruned, below which an alarm is raised.",
+            help="Raise an alarm if unread bytes may be pruned sooner.",
         ),
         click.option(
             "--cluster",
