@@ -135,7 +135,7 @@ api-check: install ## Compare the public interface with the newest release, or R
 TOGETHER = -n 3 --dist loadgroup --no-loadscope-reorder
 CHECKED := tests/unit tests/property
 
-# Types are checked beside the tests, which wait for timers now and then.
+# Types are checked during the tests, which sometimes wait for timers.
 .PHONY: check
 check: style ## Check lint and types, run the fast unit and property tests; no JVM, a minute and a half
 	@types=$$(mktemp); $(BIN)/mypy >"$$types" 2>&1 & checker=$$!; \
@@ -146,7 +146,7 @@ check: style ## Check lint and types, run the fast unit and property tests; no J
 
 # The other files of $(CHECKED) have no test that `make check` leaves out, so they need not be collected again.
 .PHONY: test-rest
-test-rest: install jvm browser broker-binaries s3-server wheel-env oldest-spark-env class-archive ## What `make test` adds to `make check`
+test-rest: install jvm browser broker-binaries s3-server wheel-env oldest-spark-env class-archive ## Run the tests that `make test` adds to `make check`
 	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) -m "not checked" $(filter-out $(CHECKED:=/),$(wildcard tests/*/)) \
 		$$(grep -rl --include='*.py' 'mark\.slow' $(CHECKED))
 
