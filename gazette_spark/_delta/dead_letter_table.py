@@ -216,8 +216,8 @@ class DeadLetterTable:
         # If there is no table yet, the rules are only the columns that it will have. Constraints can be added
         # later and apply to later batches.
         rules = TableRules(self._new_table.parsed(rows.sparkSession))
-        if table.exists:
-            rules = TableRules.of(table.schema, table.detail.properties if table.detail else {})
+        if table.exists and table.detail is not None:
+            rules = TableRules.of(table.schema, table.detail)
         is_committed = batch.isolation == "read_committed"
         return RowSplit(rules, self._corrupt_column, origin, is_committed, self._upsert)
 

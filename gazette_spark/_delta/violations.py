@@ -1,23 +1,26 @@
 """Finds the rows that do not fit a Delta table, and the reasons.
 
 A row does not fit if its record could not be read, if a NOT NULL column of the table would be null, or if a
-CHECK constraint of the table is false; as in SQL, a constraint that is null passes. The check is one
-expression over the batch, so its result depends only on the row and on the table's rules.
+CHECK constraint of the table is false or null, as Delta decides. The check is one expression over the batch,
+so its result depends only on the row and on the table's rules.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
-from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, MapType, StructField, StructType
 
+from gazette_spark._delta.delta_table import TableDetail
+from gazette_spark._delta.features import computes_columns
 from gazette_spark._delta.files import SPARK_ERRORS
+from gazette_spark._delta.schema_fit import holds
 from gazette_spark._delta.sql_names import quoted
 from gazette_spark._delta.trim import origin_columns
 from gazette_spark._delta.upsert import Upsert
@@ -71,18 +74,20 @@ class TableRules:
     """The table's columns; None if there is no table yet."""
     checks: tuple[tuple[str, str], ...] = ()
     """Name and SQL expression of each CHECK constraint, sorted by name."""
+    fills: bool = False
+    """Whether the table may compute columns that the rows lack."""
 
     @classmethod
-    def of(cls, schema: StructType | None, properties: Mapping[str, str]) -> TableRules:
-        """Return the rules of a table with these columns and properties."""
+    def of(cls, schema: StructType | None, detail: TableDetail) -> TableRules:
+        """Return the rules of a table with these columns and this detail."""
         # Sort the constraints, because the text of the reasons is stored and should not depend on the order
         # of properties.
         checks = {
             name.removeprefix(RULE_PREFIX): text
-            for name, text in properties.items()
+            for name, text in detail.properties.items()
             if name.startswith(RULE_PREFIX)
         }
-        return cls(schema, tuple(sorted(checks.items())))
+        return cls(schema, tuple(sorted(checks.items())), computes_columns(detail.features))
 
     def has(self, column: str) -> bool:
         """Return whether the table has a column; Delta does not distinguish upper and lower case."""
@@ -155,13 +160,26 @@ class RowSplit:
             for field in (rules.schema.fields if rules.schema else ())
             if field.name.lower() not in (name.lower() for name in df.columns)
         }
+        # Delta evaluates a CHECK on the table's types. On narrower integers, the expression could overflow.
+        wide = {
+            source.name: F.col(quoted(source.name)).cast(field.dataType)
+            for field, source in (_common(rules.schema, df.schema) if rules.schema and rules.checks else ())
+            if isinstance(source.dataType, IntegralType) and holds(field.dataType, source.dataType)
+            if source.name not in {*self.origin, *ORIGIN_COLUMNS}  # They stay as dead letters have them.
+        }
         reasons = [
             F.when(check.has_null(F.col(quoted(column))), F.lit(check.reason()))
             for column, check in (null_checks(rules.schema, df.schema) if rules.schema else ())
         ]
-        reasons += [F.when(~F.expr(check), F.lit(f"CHECK {name} ({check})")) for name, check in rules.checks]
-        # Name all reasons, so that a record can be repaired in one go. As in SQL, a CHECK that is null
-        # passes.
+        for name, check in rules.checks:
+            # Unlike SQL, Delta refuses a row for which a CHECK is null. Only Delta can tell if the check uses
+            # a column that the rows lack, and that the table computes or a merge leaves as it is.
+            is_open = (rules.fills or self.upsert is not None) and any(
+                column.lower() in check.lower() for column in missing
+            )
+            passes = F.coalesce(F.expr(check), F.lit(is_open))
+            reasons.append(F.when(~passes, F.lit(f"CHECK {name} ({check})")))
+        # Name all reasons, so that a record can be repaired in one go.
         reason = F.nullif(F.concat_ws("; ", *reasons), F.lit("")) if reasons else F.lit(None).cast("string")
         flag = self.upsert.delete_when if self.upsert else None
         if flag is not None and flag in df.columns:
@@ -173,9 +191,9 @@ class RowSplit:
         if self.corrupt_column in df.columns:
             unread = F.col(quoted(self.corrupt_column)).isNotNull()
             reason = F.when(unread, F.lit("does not parse")).otherwise(reason)
-        if not missing:  # Spark Connect does not accept an empty list of columns.
+        if not missing and not wide:  # Spark Connect does not accept an empty list of columns.
             return df.withColumn(REASON, reason)
-        return df.withColumns(missing).withColumn(REASON, reason).drop(*missing)
+        return df.withColumns({**missing, **wide}).withColumn(REASON, reason).drop(*missing)
 
     def _raw(self, df: DataFrame) -> Column:
         """Return the record's bytes, or the best substitute for them."""

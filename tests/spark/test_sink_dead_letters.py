@@ -133,6 +133,23 @@ def test_a_crash_at_any_step_parts_each_record_once(
     assert {(row.app_id, row.journal, row.end_offset) for row in letters} == {(APP_ID, "j", None)}
 
 
+def test_a_check_is_evaluated_as_delta_does(tables: TwoTables) -> None:
+    """A null breaks it; integers are as wide as the table's; a column may have a default."""
+    tables.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')")
+    tables.sql("ALTER TABLE {t} ADD COLUMN size INT")
+    tables.sql("ALTER TABLE {t} ADD CONSTRAINT positive CHECK (id + 1 > 0)")
+    rows = tables.spark.sql("SELECT * FROM VALUES (0L, NULL), (1L, 2147483647) AS (_offset, id)")
+    rows = rows.selectExpr("'j' AS _journal", "_offset", "CAST(id AS INT) AS id", "'a' AS name")
+    tables.sink().write_batch(rows, JournalOffsets({"j": 0}), JournalOffsets({"j": 2}))
+    both = "CHECK positive (id + 1 > 0); CHECK small (id % 10 <> 2)"
+    assert tables.assert_parted(2) == {0: both}
+    tables.sql("ALTER TABLE {t} ALTER COLUMN size SET DEFAULT 5")
+    tables.sql("ALTER TABLE {t} ADD CONSTRAINT sized CHECK (size > 0 OR id > 9)")
+    rows = rows.selectExpr("_journal", "_offset + 2 AS _offset", "_offset AS id", "name")
+    tables.sink().write_batch(rows, JournalOffsets({"j": 2}), JournalOffsets({"j": 4}))
+    assert tables.assert_parted(4) == {0: both}
+
+
 @pytest.mark.soak  # property/test_ledger.py draws it in every run.
 def test_rules_that_change_between_the_commits_part_each_record_once(
     tables: TwoTables, monkeypatch: pytest.MonkeyPatch
