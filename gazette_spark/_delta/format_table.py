@@ -176,7 +176,7 @@ class DeltaFormatTable:
         if isinstance(fitted, Unfit):
             raise SchemaMismatchError(self.name, self._options.app_id, None, fitted.problems)
         if (foreign := _foreign_type(fitted.schema)) is not None:
-            problem = f"a column has the type {foreign}, which tasks cannot write. Cast it in the query"
+            problem = f"a column has the type {foreign}, for which no table can be made. Cast it in the query"
             raise TableRefusedError(self.name, problem)
         columns = bare(fitted.schema)
         assert isinstance(columns, StructType)
@@ -215,15 +215,23 @@ class DeltaFormatTable:
             raise TableRefusedError(self.name, OCCUPIED)
 
 
-def _foreign_type(kind: DataType) -> str | None:
-    """Return a type, within another one, that tasks cannot write to a Delta table, or None."""
+def _foreign_type(kind: DataType, *, in_map: bool = False) -> str | None:
+    """Return a type, within another one, for which no Delta table can be made here, or None."""
     match kind:
         case StructType() if kind.fields:  # Parquet has no struct without fields.
             inner = [field.dataType for field in kind.fields]
         case ArrayType():
             inner = [kind.elementType]
         case MapType():
-            inner = [kind.keyType, kind.valueType]
+            inner, in_map = [kind.keyType, kind.valueType], True
+        # The type needs a table feature. deltalake 1.6.6 looks for it everywhere but in maps, and could not
+        # open the table that it has made.
+        case TimestampNTZType() if in_map:
+            return "timestamp_ntz in a map"
+        # deltalake would make a column with the collation, but without the table feature that it needs.
+        case StringType() if kind != StringType():
+            return kind.simpleString()
         case _:
             return None if isinstance(kind, VALUE_TYPES) else kind.simpleString()
-    return next((foreign for part in inner if (foreign := _foreign_type(part)) is not None), None)
+    reasons = (_foreign_type(part, in_map=in_map) for part in inner)
+    return next((foreign for foreign in reasons if foreign is not None), None)

@@ -35,6 +35,7 @@ from pyspark.sql.types import (
     NullType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
     VariantType,
 )
@@ -506,8 +507,14 @@ def test_rows_are_written_in_the_columns_of_the_table(tmp_path: Path) -> None:
             TableRefusedError,
             "a column has the type interval day to second",
         ),
+        (
+            StructType().add("at", MapType(StringType(), ArrayType(TimestampNTZType()))),
+            TableRefusedError,
+            "a column has the type timestamp_ntz in a map",
+        ),
+        (StructType().add("s", StringType("UNICODE_CI")), TableRefusedError, "type string collate UNICODE"),
     ],
-    ids=["no type", "name", "variant", "no fields", "interval"],
+    ids=["no type", "name", "variant", "no fields", "interval", "time in a map", "collation"],
 )
 def test_no_table_is_made_of_columns_that_delta_or_tasks_cannot_write(
     tmp_path: Path, schema: StructType, error: type[GazetteError], text: str
