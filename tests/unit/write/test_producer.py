@@ -103,6 +103,15 @@ def test_a_protobuf_message_gets_its_field() -> None:
     assert set_in(rows, CONTENT_TYPE_PROTO_FIXED) == [field, field + b"\x10\x07", field + b"\x10\x08"]
 
 
+def test_a_name_with_a_slash_may_be_escaped() -> None:
+    """The UUID is where readers look, whichever way the name is written."""
+    locator = locator_for(CONTENT_TYPE_NDJSON, "/a~1b/uuid")
+    rows = [b'{"x":1}', b'{"a\\/b":{"y":1}}', b'{"a/b":{}}']
+    made = with_uuids(pa.array(rows, pa.binary()), pa.array([str(STAMP)] * 3), locator)
+    assert not isinstance(made, RowRefusal)
+    assert [locator.get(row) for row in made.to_pylist()] == [STAMP] * 3
+
+
 @pytest.mark.parametrize(
     ("content_type", "rows", "problem"),
     [
