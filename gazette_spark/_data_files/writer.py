@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
+import pyspark
 
 from gazette_spark._data_files.iceberg_files import (
     directories,
@@ -146,6 +147,9 @@ class _DataFile:
         self.flush()
         assert self._writer is not None
         assert self._out is not None
+        # Otherwise a setting of Spark's readers decides about dates before 1582 and times before 1900: it may
+        # refuse them, as by default before Spark 4, or take them for those of the Julian calendar.
+        self._writer.add_key_value_metadata({"org.apache.spark.version": pyspark.__version__})
         self._writer.close()
         # The footer is written now, and the size is not available after the stream is closed.
         size = self.size

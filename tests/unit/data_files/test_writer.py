@@ -248,6 +248,12 @@ def test_a_long_partition_value_has_a_directory(tmp_path: Path) -> None:
     assert all((tmp_path / file["path"]).exists() for file in files)
 
 
+def test_a_file_names_spark_as_its_writer(tmp_path: Path) -> None:
+    """Otherwise a setting of Spark's readers refuses or changes dates before 1582."""
+    (file,) = told(target(tmp_path), batch([("a", DAY, 1, b"")]))
+    assert b"org.apache.spark.version" in (pq.read_metadata(tmp_path / file["path"]).metadata or {})
+
+
 @pytest.mark.parametrize("odd", [float("inf"), float("-inf")])
 def test_an_infinity_has_no_bounds(tmp_path: Path, odd: float) -> None:
     """JSON has no text for it, and deltalake refuses the commit of a file whose statistics have one."""
