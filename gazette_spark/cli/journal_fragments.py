@@ -132,7 +132,7 @@ def fragment_row(listed: ListedFragment) -> dict[str, object]:
     }
 
 
-@click.command(short_help="List the bytes that no fragment holds any more.")
+@click.command(short_help="List the bytes that are no longer in any fragment.")
 @journal_argument
 @click.option(
     "--begin",
@@ -159,7 +159,7 @@ def gaps(
     end: int | None,
     printer: Printer,
 ) -> None:
-    """List the bytes of JOURNAL, or of a selection, that no fragment holds any more.
+    """List the bytes of JOURNAL, or of a selection, that are no longer in any fragment.
 
     A query that reads them loses data. Brokers notice missing files when they list their stores again.
     """
