@@ -1,4 +1,4 @@
-"""Shows that uploads, listings and changes of a spec do not wait for each other, and lose nothing."""
+"""Tests that uploads, listings and spec changes do not block each other and lose no data."""
 
 from __future__ import annotations
 
@@ -22,36 +22,34 @@ SPEC = journal_spec(NAME)
 
 
 class Pause:
-    """A place where a thread waits until it is let go on."""
+    """A point at which the code under test stops until the test releases it."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
         self._released = threading.Event()
 
     def here(self) -> None:
-        """Wait, on the thread that is to be held."""
+        """Block the calling thread until it is released."""
         self._reached.set()
         assert self._released.wait(DEADLINE_S)
 
     def wait(self) -> None:
-        """Wait until a thread is held."""
+        """Wait until a thread has reached this point."""
         assert self._reached.wait(DEADLINE_S)
 
     def release(self) -> None:
-        """Let it go on."""
         self._released.set()
 
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """A thread beside the test's own."""
     with ThreadPoolExecutor(1) as opened:
         yield opened
 
 
 @pytest.fixture
 def listing(tmp_path: Path) -> Pause:
-    """Where a listing of the journal's store is held, once ``tmp_path/a/journal/inner`` exists."""
+    """The pause at which a listing of the store stops, once ``tmp_path/a/journal/inner`` exists."""
     return Pause()
 
 
@@ -74,14 +72,13 @@ def journal(tmp_path: Path, listing: Pause) -> Iterator[LiveJournal]:
 
 
 def stored_spans(journal: LiveJournal) -> list[tuple[int, int]]:
-    """Return the spans of the fragments that the index knows to be stored."""
     return [(each.begin, each.end) for each in journal.view.fragments() if each.mod_time]
 
 
 def test_a_spec_changes_during_an_upload(
     journal: LiveJournal, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow upload does not hold back a new spec, nor the listing of the stores that comes with it."""
+    """A slow upload blocks neither a new spec nor the listing that the new spec starts."""
     upload = Pause()
 
     def slow(blocks: Iterable[bytes], codec: int) -> Iterator[bytes]:
@@ -105,7 +102,7 @@ def test_a_spec_changes_during_an_upload(
 def test_an_upload_ends_during_a_listing(
     tmp_path: Path, journal: LiveJournal, pool: ThreadPoolExecutor, listing: Pause
 ) -> None:
-    """A listing that began before an upload ended does not undo it."""
+    """A listing that began before an upload ended must not drop the new fragment."""
     (tmp_path / NAME / "inner").mkdir(parents=True)
     refreshing = pool.submit(journal.refresh)
     listing.wait()
@@ -123,7 +120,7 @@ def test_an_upload_ends_during_a_listing(
 def test_a_spool_that_others_stored_is_not_uploaded(
     tmp_path: Path, journal: LiveJournal, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A listing that finds a spool's bytes stored drops the spool, also in the middle of its upload."""
+    """If a listing finds the spool's bytes in the store, the spool is dropped, even during its upload."""
     (fragment,) = [each.fragment for each in journal.sealed()]
     store = journal.first_store
     assert store is not None
@@ -146,12 +143,10 @@ def test_a_spool_that_others_stored_is_not_uploaded(
 
 
 def open_files() -> int:
-    """Return how many files this process has open."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def test_idle_journals_keep_no_files_open(tmp_path: Path) -> None:
-    """Of 200 journals that were appended to, only the last ones have open files; all go on."""
     count, limit = 200, 16
     settings = JournalSettings(tmp_path, lambda _name: False, open_spools=OpenSpools(limit))
     journals = [
@@ -168,11 +163,11 @@ def test_idle_journals_keep_no_files_open(tmp_path: Path) -> None:
         spool = journal.serve(0, 0).spool
         assert spool is not None
         assert spool.read(0, 9) == b"x"
-    assert open_files() - before <= 2 * limit + 1  # The test has the last one open, too.
+    assert open_files() - before <= 2 * limit + 1  # The test itself still has one spool open.
 
 
 def test_files_in_use_stay_open(tmp_path: Path) -> None:
-    """A journal whose turn somebody has is passed over, and closed when it is its turn to be."""
+    """A journal in the middle of an append is skipped, and closed the next time."""
     spools = OpenSpools(1)
     settings = JournalSettings(tmp_path, lambda _name: False, open_spools=spools)
     busy, other = (
@@ -189,13 +184,13 @@ def test_files_in_use_stay_open(tmp_path: Path) -> None:
 
 
 def test_a_new_first_store_is_known_with_its_spec(tmp_path: Path) -> None:
-    """An append, or the background work, may ask for the store as soon as the spec has changed."""
+    """Other threads may ask for the store as soon as the spec has changed."""
     urls: list[str] = []
 
     class Asked(LiveJournal):
         def __setattr__(self, name: str, value: object) -> None:
             super().__setattr__(name, value)
-            # In place of another thread that runs at this moment.
+            # Simulates another thread that runs at this moment.
             if name == "spec" and hasattr(self, "_stores") and (store := self.first_store) is not None:
                 urls.append(store.url)
 
@@ -206,7 +201,6 @@ def test_a_new_first_store_is_known_with_its_spec(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_fails_keeps_no_other_from_its_turn(tmp_path: Path) -> None:
-    """Even a bug in the background work of one journal does not end that of the others."""
     settings = JournalSettings(tmp_path, lambda _: False)
     journals = [LiveJournal(journal_spec(f"a/{at}ne"), tmp_path / str(at), settings) for at in range(2)]
     pulsed = threading.Semaphore(0)

@@ -1,4 +1,4 @@
-"""A keyspace holds items of any kind: here shards, with what List and Apply of their service need."""
+"""Tests that a keyspace can contain items of any kind, with shards as the example."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHARDS = ItemKind(
 
 
 class Consumer:
-    """A member that notes what it is told of its shards."""
+    """A member that records the shards it is assigned."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
@@ -41,7 +41,6 @@ class Consumer:
         after: KeyspaceState[pc.ShardSpec],
         names: Collection[str],
     ) -> None:
-        """Note what it has from now on."""
         self.told.append(("prepare", sorted(after.items_of(self.member))))
 
     def settle(
@@ -50,36 +49,30 @@ class Consumer:
         after: KeyspaceState[pc.ShardSpec],
         names: Collection[str],
     ) -> None:
-        """Note what it had until now."""
         self.told.append(("settle", sorted(before.items_of(self.member))))
 
 
 def open_keyspace(root: Path) -> Keyspace[pc.ShardSpec]:
-    """Open a keyspace of shards, each with as many hot standbys as it asks for."""
     return Keyspace(root, SHARDS, fsync=False, replica_count=lambda spec: 1 + spec.hot_standbys)
 
 
 @pytest.fixture
 def keyspace(tmp_path: Path) -> Iterator[Keyspace[pc.ShardSpec]]:
-    """A keyspace of shards that has no member yet."""
     opened = open_keyspace(tmp_path)
     yield opened
     opened.close()
 
 
 def upsert(name: str, *, expect: int = 0, standbys: int = 0, app: str = "words") -> pc.ApplyRequest.Change:
-    """Return the change that makes a shard, or changes it."""
     spec = pc.ShardSpec(id=name, hot_standbys=standbys, labels=label_set({"app": app}))
     return pc.ApplyRequest.Change(expect_mod_revision=expect, upsert=spec)
 
 
 def delete(name: str, expect: int) -> pc.ApplyRequest.Change:
-    """Return the change that removes a shard."""
     return pc.ApplyRequest.Change(expect_mod_revision=expect, delete=name)
 
 
 def test_changes_are_transactions(keyspace: Keyspace[pc.ShardSpec]) -> None:
-    """All shards of a request change with one revision, or none if one has another than expected."""
     assert keyspace.apply([upsert("app/one"), upsert("app/two")]) == 2
     assert keyspace.apply([upsert("app/three"), upsert("app/one")]) is None
     assert keyspace.apply([upsert("app/one", expect=2, standbys=1), delete("app/two", 2)]) == 3
@@ -93,7 +86,7 @@ def test_changes_are_transactions(keyspace: Keyspace[pc.ShardSpec]) -> None:
 
 
 def test_shards_are_selected_by_labels_and_id(keyspace: Keyspace[pc.ShardSpec]) -> None:
-    """Every selector has to match: what is asked for, and what a token is about."""
+    """An item has to match the request's selector and the token's selector."""
     keyspace.apply([upsert("b"), upsert("a"), upsert("c", app="sums")])
     catalog = keyspace.state.catalog
     words, a_to_c = parse_selector("app=words"), parse_selector("id in (a,c)")
@@ -103,7 +96,7 @@ def test_shards_are_selected_by_labels_and_id(keyspace: Keyspace[pc.ShardSpec]) 
 
 
 def test_shards_are_assigned_as_their_specs_want(keyspace: Keyspace[pc.ShardSpec]) -> None:
-    """Members are told before and after; a standby takes over when the primary leaves."""
+    """Members are notified before and after; a standby takes over when the primary leaves."""
     one, two = Consumer(ONE), Consumer(TWO)
     keyspace.join(ONE, one)
     keyspace.join(TWO, two)
@@ -117,7 +110,7 @@ def test_shards_are_assigned_as_their_specs_want(keyspace: Keyspace[pc.ShardSpec
 
 
 def test_a_catalog_of_shards_survives(tmp_path: Path) -> None:
-    """Specs and revisions are there after a restart; no broker takes them for journals."""
+    """A broker refuses to open a catalog of shards as one of journals."""
     first = open_keyspace(tmp_path)
     first.apply([upsert("app/one", standbys=2)])
     first.close()
@@ -129,7 +122,7 @@ def test_a_catalog_of_shards_survives(tmp_path: Path) -> None:
 
 
 def test_a_revision_is_waited_for(keyspace: Keyspace[pc.ShardSpec]) -> None:
-    """A waiter sees the change that it waits for, or is asked whether it still waits."""
+    """A waiter returns when the revision appears, or when it is no longer needed."""
     found: list[bool] = []
     wanted = threading.Event()
     wanted.set()
@@ -157,7 +150,6 @@ def test_a_revision_is_waited_for(keyspace: Keyspace[pc.ShardSpec]) -> None:
     ],
 )
 def test_what_etcd_refuses(changes: list[pc.ApplyRequest.Change], problem: str) -> None:
-    """A transaction changes each item once, and not too many."""
     with pytest.raises(ProtocolError, match=problem):
         check_transaction(SHARDS, changes)
     check_transaction(SHARDS, changes[:1])

@@ -1,4 +1,4 @@
-"""Shows the small parts: flow control, turns, the message pump, the state directory, the registry."""
+"""Tests flow control, the fair lock, the message pump, the state directory and the registry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ DEADLINE_S = 10.0
 
 
 def test_a_silent_client_underflows_after_a_second() -> None:
-    """The first second is free; then silence is too slow."""
     rate = MinRate.start(1000, 50.0)
     assert not rate.at_time(50.99).underflow
     assert rate.at_time(51.0).underflow
@@ -39,7 +38,6 @@ def test_credit_is_never_more_than_a_second() -> None:
 
 
 def test_a_client_at_the_rate_goes_on() -> None:
-    """Delivering the rate each second never underflows."""
     rate = MinRate.start(1000, 0.0)
     for tenth in range(1, 600):
         rate = rate.at_time(tenth / 10).delivered(101)
@@ -47,12 +45,11 @@ def test_a_client_at_the_rate_goes_on() -> None:
 
 
 def test_no_minimum_never_underflows() -> None:
-    """A rate of zero lets a client be silent for ever."""
     assert not MinRate.start(0, 0.0).at_time(1e9).underflow
 
 
 def test_a_held_chunk_is_not_the_clients_fault() -> None:
-    """Time that a client's chunk was held back takes nothing from its credit."""
+    """While the broker holds back a chunk, the client's credit does not fall."""
     rate = MinRate.start(1000, 50.0).resumed(60.0)
     assert not rate.at_time(60.9).underflow
 
@@ -68,12 +65,12 @@ def test_a_held_chunk_is_not_the_clients_fault() -> None:
     ],
 )
 def test_maximum_rate_of_journal_and_broker(of_journal: int, of_broker: int, effective: int) -> None:
-    """The broker's maximum lowers that of a journal which has one."""
+    """The broker's maximum can only lower a maximum that the journal's spec sets."""
     assert effective_max_rate(of_journal, of_broker) == effective
 
 
 def test_chunks_over_the_maximum_are_held_until_paid() -> None:
-    """The first two of eight chunks of half a second pass at once, six are held, three seconds in all."""
+    """Each chunk is worth half a second; the first second is free."""
     rate, now, held = MaxRate.start(0, 0.0), 100.0, []
     for _ in range(8):
         rate, seconds = rate.at_time(now, 200_000).take(100_000)
@@ -83,7 +80,6 @@ def test_chunks_over_the_maximum_are_held_until_paid() -> None:
 
 
 def test_the_bank_is_ten_seconds() -> None:
-    """An idle journal saves ten seconds' worth, and one chunk above that is held for what is missing."""
     rate = MaxRate.start(1000, 0.0).at_time(1e6, 1000)
     assert rate.balance == 1000 * MAX_BANK_S
     rate, seconds = rate.take(25_000)
@@ -92,21 +88,19 @@ def test_the_bank_is_ten_seconds() -> None:
 
 
 def test_an_abandoned_hold_stays_a_debt() -> None:
-    """A chunk whose client left before it was paid is paid by who comes next."""
+    """If a client leaves before its chunk is paid for, the next client pays."""
     rate, seconds = MaxRate.start(1000, 0.0).take(3000)
     assert seconds == 2.0
     assert rate.at_time(1.0, 1000).balance == -1000
 
 
 def test_no_maximum_holds_nothing() -> None:
-    """Every chunk passes as long as there is no rate; a new rate begins with a second's worth."""
     rate, seconds = MaxRate.start(0, 0.0).at_time(5.0, 0).take(1 << 40)
     assert seconds == 0.0
     assert rate.at_time(6.0, 1000) == MaxRate.start(1000, 6.0)
 
 
 def test_turns_come_in_order() -> None:
-    """Waiters get their turn in the order they came."""
     fair_lock, order = FairLock(), []
 
     def wait(number: int) -> None:
@@ -126,7 +120,6 @@ def test_turns_come_in_order() -> None:
 
 
 def test_a_waiter_can_give_up() -> None:
-    """A waiter no longer wanted leaves without the turn, and the next one is not held up."""
     fair_lock, wanted, given_up = FairLock(), threading.Event(), threading.Event()
     wanted.set()
 
@@ -150,13 +143,11 @@ def test_a_waiter_can_give_up() -> None:
 
 @pytest.fixture
 def executor() -> Iterator[ThreadPoolExecutor]:
-    """Threads for pumps."""
     with ThreadPoolExecutor(4) as pool:
         yield pool
 
 
 def test_pump_moves_messages_then_tells_the_end(executor: ThreadPoolExecutor) -> None:
-    """Messages come in order, then the end, again and again."""
     pump = MessagePump(iter(range(100)), executor)
     assert [pump.take(DEADLINE_S) for _ in range(100)] == list(range(100))
     assert pump.take(DEADLINE_S) is NoMessage.END
@@ -164,7 +155,6 @@ def test_pump_moves_messages_then_tells_the_end(executor: ThreadPoolExecutor) ->
 
 
 def test_pump_times_out(executor: ThreadPoolExecutor) -> None:
-    """A client that sends nothing does not hold the taker."""
     release = threading.Event()
 
     def silent() -> Iterator[int]:
@@ -178,7 +168,7 @@ def test_pump_times_out(executor: ThreadPoolExecutor) -> None:
 
 
 def test_pump_tells_a_broken_call(executor: ThreadPoolExecutor) -> None:
-    """A cancelled call is no half-close."""
+    """A cancelled call must not look like a half-close, which would commit the append."""
 
     def cancelled() -> Iterator[int]:
         yield 1
@@ -190,7 +180,6 @@ def test_pump_tells_a_broken_call(executor: ThreadPoolExecutor) -> None:
 
 
 def test_closed_pump_lets_its_thread_go(executor: ThreadPoolExecutor) -> None:
-    """A pump nobody takes from any more stops taking messages."""
     taken: list[int] = []
 
     def endless() -> Iterator[int]:
@@ -206,7 +195,7 @@ def test_closed_pump_lets_its_thread_go(executor: ThreadPoolExecutor) -> None:
 
 
 def test_one_broker_a_root(tmp_path: Path) -> None:
-    """A second owner of a root is refused, and named the first; after its end it gets the root."""
+    """The error names the process that owns the root; closing that owner frees the root."""
     first = StateDirectory(tmp_path)
     with pytest.raises(BrokerRootError, match=r"process \d+"):
         StateDirectory(tmp_path)
@@ -217,24 +206,20 @@ def test_one_broker_a_root(tmp_path: Path) -> None:
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[JournalRegistry]:
-    """A registry of an empty root."""
     made = open_registry(tmp_path)
     yield made
     made.close()
 
 
 def open_registry(root: Path) -> JournalRegistry:
-    """Open the registry of a root."""
     return JournalRegistry(root, JournalSettings(root=root, is_journal=lambda _: False))
 
 
 def upsert(name: str, **fields: object) -> pb.ApplyRequest.Change:
-    """Return the change that creates a journal."""
     return pb.ApplyRequest.Change(upsert=journal_spec(name, **fields))  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 def append(registry: JournalRegistry, name: str, content: bytes) -> None:
-    """Append content to a journal."""
     journal = registry.get(name)
     assert journal is not None
     txn = journal.start_append(journal.plan(pb.AppendRequest(journal=name)))
@@ -243,7 +228,6 @@ def append(registry: JournalRegistry, name: str, content: bytes) -> None:
 
 
 def test_all_or_nothing(registry: JournalRegistry) -> None:
-    """An apply makes no change at all if one of its changes is not as expected."""
     assert registry.apply([upsert("a/journal")]) == 2
     assert registry.apply([upsert("b/journal"), upsert("a/journal")]) is None
     assert registry.get("b/journal") is None
@@ -251,7 +235,6 @@ def test_all_or_nothing(registry: JournalRegistry) -> None:
 
 
 def test_catalog_survives(registry: JournalRegistry, tmp_path: Path) -> None:
-    """Specs, revisions and the cluster id are there after a restart."""
     registry.apply([upsert("a/journal", codec="GZIP")])
     registry.apply([upsert("b/journal")])
     before = registry.catalog
@@ -262,7 +245,6 @@ def test_catalog_survives(registry: JournalRegistry, tmp_path: Path) -> None:
 
 
 def test_recreated_journal_has_no_old_spool(registry: JournalRegistry, tmp_path: Path) -> None:
-    """Deleting a journal drops what was not stored; creating it again does not bring it back."""
     registry.apply([upsert("a/journal")])
     append(registry, "a/journal", b"gone")
     registry.apply([pb.ApplyRequest.Change(expect_mod_revision=-1, delete="a/journal")])
@@ -273,7 +255,6 @@ def test_recreated_journal_has_no_old_spool(registry: JournalRegistry, tmp_path:
 
 
 def test_orphaned_spools_are_removed(registry: JournalRegistry, tmp_path: Path) -> None:
-    """Spools of a deletion that a crash interrupted are removed at the next start."""
     orphan = tmp_path / ".gazette" / "spools" / "0123-7"
     orphan.mkdir(parents=True)
     registry.close()
@@ -298,12 +279,11 @@ def test_orphaned_spools_are_removed(registry: JournalRegistry, tmp_path: Path) 
 def test_what_this_broker_cannot_do_is_refused(
     registry: JournalRegistry, change: pb.ApplyRequest.Change
 ) -> None:
-    """A spec this broker could not keep is refused when it is applied."""
+    """A spec that this broker cannot honour is refused when it is applied."""
     with pytest.raises(ProtocolError):
         registry.apply([change])
     assert registry.journals() == []
 
 
 def test_failed_uploads_wait_longer_each_time() -> None:
-    """A second, then twice as long each time, and never more than a minute."""
     assert [retry_after(count) for count in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]

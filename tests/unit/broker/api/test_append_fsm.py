@@ -1,4 +1,4 @@
-"""Shows what an append is allowed, when its spool rolls, and what its stream must look like."""
+"""Tests which appends are allowed, when a spool rolls, and which message streams commit."""
 
 from __future__ import annotations
 
@@ -39,12 +39,10 @@ Suspend = pb.JournalSpec.Suspend
 
 
 def plan(head: JournalHead, spec: pb.JournalSpec | None = None, **request: Any) -> AppendPlan:
-    """Plan an append to a journal with the default spec."""
     return plan_append(head, spec or journal_spec("a/journal"), pb.AppendRequest(**request), NOW)
 
 
 def test_a_plain_append_goes_into_the_spool() -> None:
-    """An append keeps the spool, unless there is a reason to roll it."""
     assert plan(LATER_SPOOL) == AppendPlan(pb.OK, roll_to=None)
 
 
@@ -58,12 +56,11 @@ def test_a_plain_append_goes_into_the_spool() -> None:
     ],
 )
 def test_explicit_offset(offset: int, status: int) -> None:
-    """An explicit offset has to be the write head."""
     assert plan(LATER_SPOOL, offset=offset).status == status
 
 
 def test_index_past_the_spool() -> None:
-    """Bytes in the store that the spool does not know refuse appends until the head is reset to them."""
+    """Refuse appends if the store has bytes past the spool, until a client resets the head explicitly."""
     behind = replace(LATER_SPOOL, index_end=500)
     assert plan(behind).status == pb.INDEX_HAS_GREATER_OFFSET
     assert plan(behind, offset=200).status == pb.WRONG_APPEND_OFFSET
@@ -71,13 +68,12 @@ def test_index_past_the_spool() -> None:
 
 
 def test_barrier_on_a_read_only_journal_ignores_the_index() -> None:
-    """A journal nobody writes to is not checked against its index."""
+    """A read-only journal takes no bytes, so its spool need not match its index."""
     spec = journal_spec("a/journal", flags=pb.JournalSpec.O_RDONLY)
     assert plan(replace(LATER_SPOOL, index_end=500), spec).status == pb.OK
 
 
 def test_resumed_journal_continues_at_its_suspend_offset() -> None:
-    """The spool rolls forward to the offset recorded when the journal was suspended."""
     spec = journal_spec("a/journal")
     spec.suspend.offset = 700
     assert plan(replace(LATER_SPOOL, index_end=700), spec) == AppendPlan(pb.OK, roll_to=700)
@@ -93,7 +89,6 @@ def test_resumed_journal_continues_at_its_suspend_offset() -> None:
     ],
 )
 def test_registers_are_checked_first(registers: dict[str, str], check: str, status: int) -> None:
-    """A register check decides before the offset does."""
     head = replace(LATER_SPOOL, registers=label_set(registers))
     assert plan(head, check_registers=parse_selector(check)).status == status
     expected = status if status != pb.OK else pb.WRONG_APPEND_OFFSET
@@ -114,14 +109,14 @@ def test_registers_are_checked_first(registers: dict[str, str], check: str, stat
     ],
 )
 def test_roll_rules(change: dict[str, Any], rolls: bool) -> None:
-    """A spool closes past its length, across a flush boundary, or as the journal's first one."""
+    """A spool rolls past its length, across a flush boundary, or if it is the journal's first."""
     spec = journal_spec("a/journal", length=1024, flush_interval_s=60)
     head = replace(LATER_SPOOL, **change)
     assert plan(head, spec) == AppendPlan(pb.OK, roll_to=head.spool_end if rolls else None)
 
 
 def test_flush_boundaries_are_of_utc() -> None:
-    """Two times belong together exactly if no multiple of the interval lies between them."""
+    """Two times belong to one spool if no multiple of the interval lies between them."""
     minute = 60 * 10**9
     assert not append_fsm.crossed_flush_boundary(120.0, 179.9, minute)
     assert append_fsm.crossed_flush_boundary(119.9, 120.0, minute)
@@ -129,7 +124,6 @@ def test_flush_boundaries_are_of_utc() -> None:
 
 
 def test_every_event_has_a_transition() -> None:
-    """The table answers each event in each state a stream can be in, and names every roll back's reason."""
     open_states = [StreamState.CONTENT, StreamState.MARKED]
     assert set(TRANSITIONS) == set(product(open_states, StreamEvent))
     for state, text in TRANSITIONS.values():
@@ -137,7 +131,7 @@ def test_every_event_has_a_transition() -> None:
 
 
 def test_only_marker_and_half_close_commit() -> None:
-    """One stream commits, of all those with up to three events after some content."""
+    """Try every stream of up to three events after some content."""
     committing = []
     for events in (events for count in range(4) for events in product(StreamEvent, repeat=count)):
         state = StreamState.CONTENT
@@ -159,13 +153,12 @@ def test_only_marker_and_half_close_commit() -> None:
     ],
 )
 def test_classify(message: pb.AppendRequest, event: StreamEvent) -> None:
-    """A message after the first is told by the fields it sets."""
     assert classify(message, message.content) is event
 
 
 @pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, 1 << 20, 1 << 21])
 def test_content_of_any_size_is_a_chunk(size: int) -> None:
-    """Content alone is a chunk, however long its length is written; beside anything else it is not."""
+    """The sizes cross the boundaries of the varint that encodes the length."""
     content = bytes(size)
     assert classify(pb.AppendRequest(content=content), content) is StreamEvent.CHUNK
     mixed = pb.AppendRequest(content=content, do_not_proxy=True)
@@ -173,7 +166,6 @@ def test_content_of_any_size_is_a_chunk(size: int) -> None:
 
 
 def test_registers_union_replaces_and_subtract_needs_equal_values() -> None:
-    """Names of the union take its values; a name is removed only with all of its values."""
     registers = label_set({"author": "a", "both": ["1", "2"], "gone": "x"})
     request = pb.AppendRequest(
         union_registers=label_set({"author": "b"}), subtract_registers=label_set({"both": "1", "gone": "x"})
@@ -195,7 +187,6 @@ def test_registers_union_replaces_and_subtract_needs_equal_values() -> None:
     ],
 )
 def test_suspend_step(suspend: str, level: int, step: SuspendStep) -> None:
-    """The suspend field and the journal's level together decide the step."""
     assert suspend_step(level, pb.AppendRequest(suspend=suspend)) is step
 
 
@@ -210,5 +201,4 @@ def test_suspend_step(suspend: str, level: int, step: SuspendStep) -> None:
     ],
 )
 def test_suspend_level(fragments: list[tuple[int, int]], ignore_age: bool, level: int) -> None:
-    """An empty journal suspends fully, a stored and idle one partially, any other not at all."""
     assert suspend_level(fragments, journal_spec("a/journal"), ignore_age=ignore_age, now=NOW) == level

@@ -1,4 +1,4 @@
-"""Shows that a signed URL opens one fragment for its time, and that no path leads out of the root."""
+"""Tests that a signed URL opens one fragment for a limited time, and that no path leaves the root."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ NOW = 1_700_000_000.0
 
 
 def signer(now: float = NOW, key: bytes = KEY) -> UrlSigner:
-    """Return a signer at a time."""
     return UrlSigner(key, lambda: now)
 
 
 def test_a_url_opens_its_path_until_it_ends() -> None:
-    """A signature is good from now until the last second before its end."""
     query = signer().query("a/b", 60)
     signer().check("a/b", query)
     signer(NOW + 59.9).check("a/b", query)
@@ -42,14 +40,12 @@ def test_a_url_opens_its_path_until_it_ends() -> None:
     ],
 )
 def test_anything_else_is_refused(path: str, query: str, problem: str) -> None:
-    """Another path, end or signature does not open it."""
     good = signer().query("a/b", 60)
     with pytest.raises(SignatureError, match=problem):
         signer().check(path, query.format(good))
 
 
 def test_another_key_opens_nothing() -> None:
-    """A broker's URLs end with its key, which no text of it shows."""
     with pytest.raises(SignatureError, match="invalid"):
         signer(key=b"other").check("a/b", signer().query("a/b", 60))
     assert KEY.decode() not in repr(signer())
@@ -57,7 +53,6 @@ def test_another_key_opens_nothing() -> None:
 
 @given(st.text(max_size=20), st.text(max_size=60))
 def test_no_text_opens_a_path(path: str, query: str) -> None:
-    """A query of any text is refused by the one error."""
     with pytest.raises((SignatureError, ValueError)):
         signer().check(path, query)
 
@@ -78,7 +73,6 @@ def test_no_text_opens_a_path(path: str, query: str) -> None:
     ],
 )
 def test_paths_stay_below_the_root(tmp_path: Path, path: str) -> None:
-    """Neither dots, links nor the broker's own state can be reached."""
     root = tmp_path / "root"
     (root / ".gazette").mkdir(parents=True)
     (root / ".gazette" / "x").touch()
@@ -91,7 +85,6 @@ def test_paths_stay_below_the_root(tmp_path: Path, path: str) -> None:
 
 
 def test_a_fragments_path_is_found(tmp_path: Path) -> None:
-    """A path below the root is its file, also where the root itself is a link."""
     (tmp_path / "real" / "a").mkdir(parents=True)
     (tmp_path / "root").symlink_to(tmp_path / "real")
     assert find_file(tmp_path / "root", "a/b%25c") == tmp_path / "real" / "a" / "b%25c"
@@ -112,5 +105,5 @@ def test_a_fragments_path_is_found(tmp_path: Path) -> None:
     ids=["gzip", "upper-case", "identity", "none", "refused", "weighted", "any", "refused-last"],
 )
 def test_what_a_client_takes(header: str, taken: bool) -> None:
-    """The header Accept-Encoding is read as HTTP has it; a client that says nothing takes no gzip."""
+    """Parse Accept-Encoding as HTTP defines it, but do not assume gzip if the header is missing."""
     assert takes_gzip(header) == taken

@@ -1,4 +1,4 @@
-"""Shows what is forced to the disk, and in which order, before an append is answered."""
+"""Tests what is synced to disk, and in which order, before an append is answered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gazette_spark.protocol.fragments import Fragment
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of what was forced to the disk, in order."""
+    """Names of the files that were synced, in order."""
     names: list[str] = []
 
     def recorded(force: Callable[[int], None]) -> Callable[[int], None]:
@@ -34,13 +34,12 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def commit(spool: Spool, content: bytes) -> None:
-    """Append to a spool."""
     spool.stage(content)
     spool.commit_append((), 1.0)
 
 
 def test_a_commit_is_forced_out_in_order(tmp_path: Path, synced: list[str]) -> None:
-    """The log's header, the names, the data, then the record; later only data and record."""
+    """Sync the log's header, the directory entries, the data, then the record; later only data and record."""
     spool = Spool(tmp_path / "spools" / "00000001", SpoolHeader("a/b", 0, pb.SNAPPY, ()), fsync=True)
     commit(spool, b"one")
     made, last = synced[:-2], synced[-2:]
@@ -52,7 +51,7 @@ def test_a_commit_is_forced_out_in_order(tmp_path: Path, synced: list[str]) -> N
 
 
 def test_data_that_is_younger_than_its_log(tmp_path: Path, synced: list[str]) -> None:
-    """A spool whose header was written when it was rolled has its data's name forced out, too."""
+    """If the header was written earlier, the new data file's directory entry must be synced, too."""
     spool = Spool(tmp_path / "00000002", SpoolHeader("a/b", 5, pb.SNAPPY, ()), fsync=True)
     spool.write_header()
     assert synced == ["00000002.log.partial", tmp_path.name]
@@ -62,13 +61,12 @@ def test_data_that_is_younger_than_its_log(tmp_path: Path, synced: list[str]) ->
 
 
 def test_without_fsync_nothing_is_forced_out(tmp_path: Path, synced: list[str]) -> None:
-    """Fast mode leaves it to the operating system."""
     commit(Spool(tmp_path / "00000001", SpoolHeader("a/b", 0, pb.SNAPPY, ()), fsync=False), b"one")
     assert synced == []
 
 
 def test_a_fragment_is_on_the_disk_before_its_spool_goes(tmp_path: Path, synced: list[str]) -> None:
-    """The file, then its directory, then those made for it."""
+    """Sync new directories, then the file, then the directory that contains it."""
     store = open_store(tmp_path, "file:///")
     store.put(Fragment("a/bc", 0, 4, bytes(20), pb.NONE), [b"abcd"], fsync=True)
     assert synced[:2] == [tmp_path.name, "a"]
@@ -77,7 +75,7 @@ def test_a_fragment_is_on_the_disk_before_its_spool_goes(tmp_path: Path, synced:
 
 
 def test_directories_are_made_once(tmp_path: Path, synced: list[str]) -> None:
-    """Each missing one is made in the one above it, which is forced out; the next time there is none."""
+    """Sync the parent of each new directory, or a power cut could lose the directory."""
     for _ in range(2):
         make_directories(tmp_path / "x" / "y", fsync=True)
     assert synced == [tmp_path.name, "x"]

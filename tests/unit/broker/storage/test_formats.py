@@ -1,4 +1,4 @@
-"""Shows that what the broker stores can be read again: codecs, commit log, catalog, postfixes."""
+"""Tests that codecs, commit logs, catalogs and postfixes can be read back as they were written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CODECS = [pytest.param(value, id=name) for name, value in pb.CompressionCodec.it
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("kind", ["text", "random", "tiny"])
 def test_encoded_content_decodes(codec: int, kind: str) -> None:
-    """Every codec gives back its content, block borders and incompressible bytes included."""
+    """The content includes block boundaries and incompressible bytes."""
     content = {
         "text": b'{"id": 12345, "name": "someone"}\n' * 100_000,
         "random": random.Random(1).randbytes(3_000_000),
@@ -48,13 +48,12 @@ def test_gzip_has_members_and_offload_has_one() -> None:
 
 
 def test_zstandard_says_no_content_size() -> None:
-    """A frame has neither content size nor checksum, as Gazette's have not."""
+    """A frame has neither content size nor checksum, as in Gazette."""
     descriptor = b"".join(encode([b"abc" * 100], pb.ZSTANDARD))[4]
     assert descriptor & 0b1110_0100 == 0
 
 
 def test_unknown_codec() -> None:
-    """A codec without a number of its own is refused."""
     with pytest.raises(ValueError, match="codec 0"):
         encode([b"x"], pb.INVALID)
 
@@ -67,12 +66,11 @@ RECORDS = (
 
 
 def log_bytes() -> bytes:
-    """Return a log of all records."""
     return commit_log.encode_header(HEADER) + b"".join(map(commit_log.encode_commit, RECORDS))
 
 
 def test_commit_log_golden() -> None:
-    """The first stored form is written as ever, and reads back."""
+    """The first version of the commit log is still written and read byte for byte."""
     stored = (GOLDEN / "commits-v1.log").read_bytes()
     assert log_bytes() == stored
     parsed = commit_log.parse_log(stored)
@@ -80,13 +78,12 @@ def test_commit_log_golden() -> None:
 
 
 def test_a_log_of_the_future_is_refused() -> None:
-    """A commit log of a later version stops the broker: taking it for empty would lose its bytes."""
+    """Treating a log of a later version as empty would lose its bytes."""
     with pytest.raises(BrokerRootError, match="format_version 2"):
         commit_log.parse_log((GOLDEN / "commits-future.log").read_bytes())
 
 
 def test_a_log_cut_anywhere_gives_its_whole_records() -> None:
-    """A log that is cut at any byte gives exactly the records before the cut."""
     whole = log_bytes()
     ends = [end for _, end in commit_log.parse_log(whole).records]
     for cut in range(len(whole)):
@@ -95,7 +92,10 @@ def test_a_log_cut_anywhere_gives_its_whole_records() -> None:
 
 
 def test_a_changed_byte_is_noticed() -> None:
-    """A whole line that is damaged is an error: its commit was acknowledged. Only the end may be torn."""
+    """A damaged complete line is an error, because its commit was acknowledged.
+
+    Only the last line may be torn.
+    """
     whole = log_bytes()
     for at, byte in enumerate(whole[:-1]):
         for other in (byte ^ 1, 0):
@@ -105,7 +105,6 @@ def test_a_changed_byte_is_noticed() -> None:
 
 
 def catalog() -> JournalCatalog:
-    """Return a catalog with a journal, and the name of a deleted one."""
     spec = journal_spec("a/journal", labels={"content-type": "text/csv"}, codec="GZIP", flush_interval_s=60)
     first = apply_changes(Catalog(JOURNALS, cluster_id=77), [pb.ApplyRequest.Change(upsert=spec)])
     assert first is not None
@@ -118,7 +117,7 @@ def catalog() -> JournalCatalog:
 
 
 def test_catalog_golden() -> None:
-    """The first stored form of a catalog is written as ever, and reads back."""
+    """The first version of the catalog is still written and read byte for byte."""
     stored = (GOLDEN / "state-v1.json").read_text(encoding="utf-8")
     assert catalog_to_json(catalog()) == stored
     assert catalog_from_json(JOURNALS, stored) == catalog()
@@ -133,7 +132,6 @@ def test_catalog_golden() -> None:
     ],
 )
 def test_unreadable_catalog(text: str) -> None:
-    """A catalog that cannot be read stops the broker, naming its root."""
     with pytest.raises(BrokerRootError, match="/some/root"):
         catalog_from_json(JOURNALS, text, "/some/root")
 
@@ -155,7 +153,7 @@ def test_unreadable_catalog(text: str) -> None:
     ],
 )
 def test_postfix(template: str, postfix: str) -> None:
-    """A postfix template formats the first append's time in UTC."""
+    """Postfixes are formatted from the UTC time of the first append."""
     assert render_postfix(template, 1795240680.0) == postfix
 
 
@@ -173,6 +171,6 @@ def test_postfix(template: str, postfix: str) -> None:
     ],
 )
 def test_unknown_postfix_template(template: str) -> None:
-    """A template of another form is refused when it is applied, not when a fragment is stored."""
+    """Refuse an unsupported template when a spec is applied, not when a fragment is stored."""
     with pytest.raises(ProtocolError, match="path_postfix_template"):
         render_postfix(template, 0.0)

@@ -1,4 +1,4 @@
-"""Shows that a store keeps to its directory, and a journal to its own files."""
+"""Tests that a store never leaves its directory, and that a journal lists only its own files."""
 
 from __future__ import annotations
 
@@ -16,23 +16,20 @@ from gazette_spark.protocol.fragments import Fragment
 
 
 def fragment(journal: str = "a/journal", begin: int = 0, postfix: str = "", codec: int = pb.NONE) -> Fragment:
-    """Return a fragment of four bytes."""
     return Fragment(journal, begin, begin + 4, bytes(range(20)), codec, path_postfix=postfix)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> FragmentStore:
-    """The store at the root."""
     return open_store(tmp_path, "file:///")
 
 
 def listed(store: FragmentStore, journal: str, *others: str) -> list[Fragment]:
-    """List a journal beside other journals."""
+    """List a journal's fragments when ``others`` are journals, too."""
     return sorted(store.list(journal, lambda name: name in others), key=lambda one: one.begin)
 
 
 def test_put_and_list(store: FragmentStore) -> None:
-    """A fragment put is listed with its store, its file's time and its postfix."""
     put = store.put(fragment(postfix="date=2026-11-21"), [b"ab", b"cd"], fsync=True)
     path = store.path(put)
     assert path.read_bytes() == b"abcd"
@@ -44,8 +41,6 @@ def test_put_and_list(store: FragmentStore) -> None:
 
 
 def test_a_failed_put_leaves_nothing(store: FragmentStore) -> None:
-    """A put whose content breaks off leaves neither a fragment nor a partial file."""
-
     def broken() -> Iterator[bytes]:
         yield b"ab"
         raise OSError("disk on fire")
@@ -56,7 +51,7 @@ def test_a_failed_put_leaves_nothing(store: FragmentStore) -> None:
 
 
 def test_a_longer_journal_name_is_another_journal(store: FragmentStore) -> None:
-    """Files of a/journal/part are not taken for those of a/journal with a postfix."""
+    """The file of ``a/journal/part`` could also be one of ``a/journal`` with a postfix."""
     own = store.put(fragment(postfix="date=x"), [b"abcd"], fsync=False)
     store.put(fragment("a/journal/part", begin=4), [b"abcd"], fsync=False)
     assert listed(store, "a/journal", "a/journal/part") == [own]
@@ -64,7 +59,6 @@ def test_a_longer_journal_name_is_another_journal(store: FragmentStore) -> None:
 
 
 def test_strange_files_are_skipped(store: FragmentStore) -> None:
-    """A file without a fragment's name, a hidden one, a link or a pipe is left out."""
     own = store.put(fragment(), [b"abcd"], fsync=False)
     folder = store.root / "a/journal"
     (folder / "README").write_text("hello")
@@ -76,7 +70,6 @@ def test_strange_files_are_skipped(store: FragmentStore) -> None:
 
 
 def test_a_journal_without_files(store: FragmentStore) -> None:
-    """Nothing stored yet lists as nothing."""
     assert listed(store, "b/journal") == []
 
 
@@ -94,7 +87,6 @@ def test_a_journal_without_files(store: FragmentStore) -> None:
     ],
 )
 def test_refused_store(tmp_path: Path, url: str) -> None:
-    """A store cannot leave the root, by whatever spelling."""
     root = tmp_path / "root"
     root.mkdir()
     (root / "link").symlink_to(tmp_path, target_is_directory=True)
@@ -121,7 +113,6 @@ def test_find_and_replace(tmp_path: Path) -> None:
 
 
 def test_a_missing_directory_is_a_problem(tmp_path: Path) -> None:
-    """A store says that its directory is missing, and nothing once it is there."""
     store = open_store(tmp_path, "file:///x/")
     assert "does not exist" in store.problem()
     (tmp_path / "x").mkdir()
@@ -140,7 +131,7 @@ def test_a_missing_directory_is_a_problem(tmp_path: Path) -> None:
 def test_a_file_of_another_length_is_corrupt(
     store: FragmentStore, codec: int, content: bytes, problem: str
 ) -> None:
-    """Reading a file that is shorter or longer than its name says fails, naming journal and span."""
+    """The file's name states the length of its content."""
     from gazette_spark.broker.storage.encoders import encode
 
     put = store.put(fragment(codec=codec), encode([content], codec), fsync=False)
@@ -150,7 +141,6 @@ def test_a_file_of_another_length_is_corrupt(
 
 
 def test_garbage_under_a_codec_is_corrupt(store: FragmentStore) -> None:
-    """A file that breaks its codec's rules fails as corrupt."""
     put = store.put(fragment(codec=pb.ZSTANDARD), [b"no zstandard"], fsync=False)
     with pytest.raises(CorruptFragmentError, match="ZSTANDARD"):
         list(stored_content(store.path(put), put, 0, 4, 100))
@@ -158,7 +148,7 @@ def test_garbage_under_a_codec_is_corrupt(store: FragmentStore) -> None:
 
 @pytest.mark.parametrize("codec", [pytest.param(pb.NONE, id="none"), pytest.param(pb.SNAPPY, id="snappy")])
 def test_a_span_of_a_stored_fragment(store: FragmentStore, codec: int) -> None:
-    """Any span is read exactly, in chunks no larger than asked."""
+    """Any span is read exactly, in chunks of at most the requested size."""
     from gazette_spark.broker.storage.encoders import encode
 
     put = store.put(fragment(codec=codec), encode([b"abcd"], codec), fsync=False)
@@ -170,7 +160,7 @@ def test_a_span_of_a_stored_fragment(store: FragmentStore, codec: int) -> None:
 
 
 def test_a_probe_leaves_what_gazettes_does(store: FragmentStore) -> None:
-    """A healthy store has a small object of the check, which no journal takes for a fragment."""
+    """Leave Gazette's health-check object, which no journal lists as a fragment."""
     assert store.probe() == ""
     assert store.probe("tmp/") == ""
     files = [path.relative_to(store.root).as_posix() for path in store.root.rglob("*") if path.is_file()]
@@ -178,7 +168,6 @@ def test_a_probe_leaves_what_gazettes_does(store: FragmentStore) -> None:
 
 
 def test_a_probe_tells_what_fails(store: FragmentStore, tmp_path: Path) -> None:
-    """A store that cannot be written to, or a prefix outside it, is told."""
     assert "does not exist" in open_store(tmp_path, "file:///missing/").probe()
     assert "leads out" in store.probe("../")
     (tmp_path / "other").mkdir()
@@ -200,7 +189,7 @@ def test_a_probe_tells_what_fails(store: FragmentStore, tmp_path: Path) -> None:
     ],
 )
 def test_a_rewritten_path_is_checked(tmp_path: Path, find: str, replacement: str) -> None:
-    """No operation goes where ``find`` and ``replace`` lead, outside the root or into the broker's state."""
+    """No operation follows ``find`` and ``replace`` out of the root or into the broker's state."""
     root, victim = tmp_path / "root", tmp_path / "victim"
     (root / ".gazette").mkdir(parents=True)
     victim.mkdir()
@@ -221,14 +210,14 @@ def test_a_rewritten_path_is_checked(tmp_path: Path, find: str, replacement: str
 
 @pytest.mark.parametrize("find", ["0000", "l/", ".raw"])
 def test_a_fragment_that_is_not_listed_again_is_refused(tmp_path: Path, find: str) -> None:
-    """``find`` must be in the journal's name: what is stored elsewhere would be lost at the next start."""
+    """The next start would not find a fragment if ``find`` changed more than the journal's name."""
     with pytest.raises(ProtocolError, match="more than the journal's name"):
         FragmentStore("file:///", tmp_path, "", find, "x").check(fragment())
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
 def test_what_is_no_file_takes_the_place_of_none(tmp_path: Path, store: FragmentStore, kind: str) -> None:
-    """A pipe or link under the name of a fragment or a health check is not read, written or waited for."""
+    """Opening a pipe would block, and a link could lead out of the root."""
     secret = tmp_path / "secret"
     secret.write_bytes(b"health-check\n")
     health = store.root / ".test/health-check"

@@ -1,4 +1,4 @@
-"""Shows what a read is given for an offset: a fragment, a jump, or nothing yet."""
+"""Tests how a read offset resolves: to a fragment, to a jump, or to nothing yet."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ YOUNG = int(NOW - 60)
 
 
 def fragment(begin: int, end: int, mod_time: int = 0) -> Fragment:
-    """Return a fragment; stored if it has a mod time."""
+    """Return a fragment, which is stored if it has a modification time."""
     store = "file:///" if mod_time else ""
     return Fragment("a/journal", begin, end, bytes(20), pb.NONE, backing_store=store, mod_time=mod_time)
 
 
 def test_empty_view() -> None:
-    """An index without fragments has begin, end and head 0, and nothing can be read from it."""
     view = IndexView()
     assert (view.begin, view.end, list(view.fragments())) == (0, 0, [])
     found = resolve_read(view, 0, 0, NOW)
@@ -42,19 +41,18 @@ VIEW = IndexView((fragment(100, 200, OLD), fragment(150, 300, OLD)), fragment(30
     ],
 )
 def test_covering(offset: int, span: tuple[int, int] | None) -> None:
-    """The fragment that covers an offset and reaches furthest serves it."""
+    """Of the fragments that cover an offset, the one that reaches furthest serves it."""
     found = resolve_read(VIEW, offset, 0, NOW)
     assert (found.fragment and (found.fragment.begin, found.fragment.end)) == span
     assert (found.offset, found.write_head) == (offset, 350)
 
 
 def test_minus_one_is_the_write_head() -> None:
-    """Offset -1 resolves to the end of the index."""
     assert resolve_read(VIEW, -1, 0, NOW).offset == 350
 
 
 def test_a_missing_begin_is_jumped_at_once() -> None:
-    """A read before the first stored fragment jumps to it however young it is."""
+    """A read before the first stored fragment jumps to it, regardless of the fragment's age."""
     view = IndexView((fragment(100, 200, YOUNG),))
     assert resolve_read(view, 0, 0, NOW).offset == 100
 
@@ -68,19 +66,18 @@ def test_a_missing_begin_is_jumped_at_once() -> None:
     ],
 )
 def test_hole(mod_time: int, offset: int) -> None:
-    """A hole is jumped only once the stored fragment behind it is six hours old."""
+    """A hole is skipped only once the stored fragment after it is six hours old."""
     view = IndexView((fragment(0, 50, OLD), fragment(100, 200, mod_time)))
     assert resolve_read(view, 60, 0, NOW).offset == offset
 
 
 def test_a_begin_that_is_only_local_is_waited_for() -> None:
-    """No jump leads to a fragment that is not stored."""
     found = resolve_read(IndexView((), fragment(100, 200)), 0, 0, NOW)
     assert (found.offset, found.fragment) == (0, None)
 
 
 def test_begin_mod_time_passes_over_old_fragments() -> None:
-    """Stored fragments older than asked are skipped, growing ones never."""
+    """Stored fragments older than requested are skipped; the growing one never is."""
     assert resolve_read(VIEW, 100, YOUNG, NOW).offset == 300
     stored = IndexView((fragment(0, 50, OLD), fragment(50, 90, OLD)))
     found = resolve_read(stored, 10, YOUNG, NOW)

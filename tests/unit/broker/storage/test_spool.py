@@ -1,4 +1,4 @@
-"""Shows that a spool holds exactly what was committed to it, whatever cut its files short."""
+"""Tests that a spool recovers exactly the bytes committed to it, however its files were cut short."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADER = SpoolHeader("a/journal", 1000, pb.NONE, ())
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Spool:
-    """A spool of two commits, ``first`` and ``second``, released."""
+    """A closed spool of two commits, ``first`` and ``second``."""
     made = Spool(tmp_path / "00000001", HEADER, fsync=True)
     for number, content in enumerate([b"first", b"second"]):
         made.stage(content)
@@ -27,19 +27,17 @@ def spool(tmp_path: Path) -> Spool:
 
 
 def content(spool: Spool) -> bytes:
-    """Return a spool's committed bytes."""
     return b"".join(spool.blocks())
 
 
 def recover(spool: Spool) -> Spool:
-    """Open the spool's files anew."""
+    """Reopen the spool's files, as after a restart."""
     found = Spool.recover(spool.stem, fsync=False)
     assert found is not None
     return found
 
 
 def test_recovered_spool_is_the_same(spool: Spool) -> None:
-    """Span, sum, registers and first append time survive."""
     found = recover(spool)
     assert found.fragment == spool.fragment
     assert found.fragment.sum == hashlib.sha1(b"firstsecond").digest()
@@ -49,7 +47,6 @@ def test_recovered_spool_is_the_same(spool: Spool) -> None:
 
 
 def test_staged_bytes_are_not_recovered(spool: Spool) -> None:
-    """Bytes that were staged but not committed are cut off."""
     spool.stage(b"unanswered")
     found = recover(spool)
     assert content(found) == b"firstsecond"
@@ -57,7 +54,7 @@ def test_staged_bytes_are_not_recovered(spool: Spool) -> None:
 
 
 def test_roll_back_leaves_the_committed(spool: Spool) -> None:
-    """The next append after a roll back goes where the rolled back one had been."""
+    """The next append starts at the offset of the append that was rolled back."""
     spool.stage(b"a longer thing that is not to stay")
     spool.roll_back()
     spool.stage(b"third")
@@ -77,7 +74,7 @@ def test_roll_back_leaves_the_committed(spool: Spool) -> None:
     ],
 )
 def test_lost_data_cuts_back_to_a_commit(spool: Spool, size: int, expected: bytes) -> None:
-    """A spool ends at the last whole commit if its log survived a power cut and its bytes did not."""
+    """After a power cut the log may be complete while the data is not."""
     with spool.stem.with_suffix(".data").open("r+b") as data:
         data.truncate(size)
     assert content(recover(spool)) == expected
@@ -85,7 +82,7 @@ def test_lost_data_cuts_back_to_a_commit(spool: Spool, size: int, expected: byte
 
 
 def test_changed_data_cuts_back_to_a_commit(spool: Spool) -> None:
-    """Bytes that do not match a commit's sum are not served."""
+    """Bytes that do not match a commit's checksum are not served."""
     with spool.stem.with_suffix(".data").open("r+b") as data:
         data.seek(7)
         data.write(b"!")
@@ -93,7 +90,7 @@ def test_changed_data_cuts_back_to_a_commit(spool: Spool) -> None:
 
 
 def test_a_spool_goes_on_after_a_torn_record(spool: Spool) -> None:
-    """A torn record is removed, so that the next commit can be read again."""
+    """The torn record must be removed, or the next commit could not be read."""
     with spool.stem.with_suffix(".log").open("ab") as log:
         log.write(b"0badc0de {")
     found = recover(spool)
@@ -103,14 +100,13 @@ def test_a_spool_goes_on_after_a_torn_record(spool: Spool) -> None:
 
 
 def test_no_header_is_no_spool(tmp_path: Path) -> None:
-    """A log whose header was never completed is no spool."""
     (tmp_path / "00000001.log").write_bytes(b"0badc0de {")
     assert Spool.recover(tmp_path / "00000001", fsync=False) is None
     assert Spool.recover(tmp_path / "00000002", fsync=False) is None
 
 
 def test_an_empty_spool_has_a_sum_of_zeros(tmp_path: Path) -> None:
-    """Nothing committed is no SHA-1 of nothing."""
+    """The sum is zero bytes, not the SHA-1 of no content."""
     spool = Spool(tmp_path / "00000001", HEADER, fsync=False)
     spool.stage(b"staged")
     assert spool.fragment.sum == bytes(20)
@@ -118,7 +114,7 @@ def test_an_empty_spool_has_a_sum_of_zeros(tmp_path: Path) -> None:
 
 
 def test_a_reader_keeps_deleted_data(spool: Spool) -> None:
-    """Who has the data open reads on after the spool was stored and deleted."""
+    """A reader with an open file continues after the spool was stored and deleted."""
     data = spool.data()
     spool.delete()
     assert data.read(0, 100) == b"firstsecond"
@@ -126,7 +122,7 @@ def test_a_reader_keeps_deleted_data(spool: Spool) -> None:
 
 
 def test_a_failed_log_write_leaves_no_half_record(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills up within a record fails the append and keeps the log readable."""
+    """If the disk fills up within a record, the append fails and the log stays readable."""
     spool.stage(b"third")
     spool.write_header()
     write = os.write
