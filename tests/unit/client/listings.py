@@ -1,4 +1,4 @@
-"""Messages of List streams, as tests script them."""
+"""Messages of List streams for use in test scripts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ EMPTY = pb.ListResponse()
 
 
 def header(revision: int) -> pb.Header:
-    """Return the header of an answer at a revision."""
     etcd = pb.Header.Etcd(cluster_id=1, member_id=2, revision=revision, raft_term=3)
     return pb.Header(etcd=etcd, route=pb.Route(primary=-1))
 
 
 def journal(name: str, mod_revision: int = 1, create_revision: int = 1) -> pb.ListResponse.Journal:
-    """Return a listed journal that nobody serves yet."""
     return pb.ListResponse.Journal(
         spec=journal_spec(name),
         mod_revision=mod_revision,
@@ -28,18 +26,17 @@ def journal(name: str, mod_revision: int = 1, create_revision: int = 1) -> pb.Li
 
 
 def message(*names: str, revision: int = 0) -> pb.ListResponse:
-    """Return one message: the first of a listing if it has a revision, else a later one."""
+    """Return a message: the first of a listing if it has a revision, else a later one."""
     return pb.ListResponse(
         header=header(revision) if revision else None, journals=[journal(name) for name in names]
     )
 
 
 def pages(revision: int, names: Sequence[str], size: int = 2) -> list[pb.ListResponse]:
-    """Return a listing of a watch: its pages, and the empty message behind them."""
+    """Return a complete listing of a watch, including the empty message at its end."""
     first, *rest = [names[at : at + size] for at in range(0, len(names) or 1, size)]
     return [message(*first, revision=revision), *(message(*each) for each in rest), EMPTY]
 
 
 def applied(revision: int) -> pb.ApplyResponse:
-    """Return the answer to an apply."""
     return pb.ApplyResponse(header=pb.Header(etcd=pb.Header.Etcd(revision=revision)))

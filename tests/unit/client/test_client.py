@@ -1,4 +1,4 @@
-"""The client's calls besides reads and appends: what they ask, join, refuse, and how long they try."""
+"""Tests the client's calls besides reads and appends."""
 
 from __future__ import annotations
 
@@ -40,12 +40,10 @@ EMPTY_COMMIT = pb.AppendResponse(
 
 
 def page(*names: str) -> pb.ListResponse:
-    """Return a message of a listing."""
     return listings.message(*names, revision=1)
 
 
 def test_list_joins_pages_and_sorts(stub: StubBroker, client: Client) -> None:
-    """All messages of a listing count, ascending by name."""
     stub.script("List", [page("b/one", "b/two"), listings.message("a/three")])
     assert [each.spec.name for each in client.list_journals()] == ["a/three", "b/one", "b/two"]
     assert stub.requests("List")[0].selector == pb.LabelSelector()
@@ -53,7 +51,6 @@ def test_list_joins_pages_and_sorts(stub: StubBroker, client: Client) -> None:
 
 @pytest.mark.parametrize("as_text", [True, False])
 def test_list_sends_the_selector(stub: StubBroker, client: Client, as_text: bool) -> None:
-    """A selector's text and its message mean the same."""
     stub.script("List", [page()])
     text = "app=one,team notin (a,b)"
     assert client.list_journals(text if as_text else parse_selector(text)) == []
@@ -61,14 +58,13 @@ def test_list_sends_the_selector(stub: StubBroker, client: Client, as_text: bool
 
 
 def test_list_cut_in_the_middle_is_asked_again(stub: StubBroker, client: Client) -> None:
-    """A broken listing leaves nothing of itself behind."""
     stub.script("List", [page("a/one"), Fail()], [page("a/one"), listings.message("a/two")])
     assert [each.spec.name for each in client.list_journals()] == ["a/one", "a/two"]
 
 
 @pytest.mark.parametrize("selector", ["=x", "a in", "name="])
 def test_list_with_a_bad_selector(stub: StubBroker, client: Client, selector: str) -> None:
-    """Text that is no selector raises before any call, or is one that brokers take."""
+    """``name=`` is a valid selector."""
     if selector == "name=":
         stub.script("List", [page()])
         assert client.list_journals(selector) == []
@@ -79,14 +75,13 @@ def test_list_with_a_bad_selector(stub: StubBroker, client: Client, selector: st
 
 
 def test_apply_that_lost_a_race(stub: StubBroker, client: Client) -> None:
-    """The error names the journals."""
     stub.script("Apply", [pb.ApplyResponse(status=pb.ETCD_TRANSACTION_FAILED)])
     with pytest.raises(EtcdTransactionFailedError, match=JOURNAL):
         client.apply([pb.ApplyRequest.Change(upsert=journal_spec(JOURNAL))])
 
 
 def test_apply_is_not_sent_twice(stub: StubBroker, client: Client) -> None:
-    """An apply's outcome is unknown after a broken connection, and the caller is told."""
+    """The outcome is unknown after a broken connection."""
     stub.script("Apply", [Fail(text="Socket closed")], [applied(1)])
     with pytest.raises(UnavailableError):
         client.apply([pb.ApplyRequest.Change(delete=JOURNAL, expect_mod_revision=-1)])
@@ -110,14 +105,13 @@ def test_apply_is_not_sent_twice(stub: StubBroker, client: Client) -> None:
 def test_bad_changes_are_refused_before_sending(
     stub: StubBroker, client: Client, change: pb.ApplyRequest.Change
 ) -> None:
-    """A change that no broker would take raises, naming its place."""
     with pytest.raises(ProtocolError):
         client.apply([change])
     assert stub.requests("Apply") == []
 
 
 def test_create_waits_until_appends_work(stub: StubBroker, client: Client) -> None:
-    """The barrier is repeated while the journal is not assigned, or not even known."""
+    """An empty append is repeated until the journal has a primary."""
     stub.script("Apply", [applied(5)])
     stub.script(
         "Append",
@@ -131,7 +125,6 @@ def test_create_waits_until_appends_work(stub: StubBroker, client: Client) -> No
 
 
 def test_create_gives_up_at_the_deadline(stub: StubBroker, hasty: Client) -> None:
-    """A journal that is never assigned is named."""
     stub.script("Apply", [applied(5)])
     stub.script("Append", [pb.AppendResponse(status=pb.NO_JOURNAL_PRIMARY_BROKER)])
     with pytest.raises(GazetteError, match=JOURNAL):
@@ -139,7 +132,6 @@ def test_create_gives_up_at_the_deadline(stub: StubBroker, hasty: Client) -> Non
 
 
 def test_many_journals_are_created_in_several_transactions(stub: StubBroker, client: Client) -> None:
-    """No transaction is larger than etcd takes."""
     stub.script("Apply", [applied(1)], [applied(2)], [applied(3)])
     stub.script("Append", [EMPTY_COMMIT])
     specs = [journal_spec(f"many/{index:04}") for index in range(2 * CHANGES_PER_APPLY + 1)]
@@ -150,7 +142,6 @@ def test_many_journals_are_created_in_several_transactions(stub: StubBroker, cli
 
 
 def test_write_head_reads_nothing(stub: StubBroker, client: Client) -> None:
-    """The write head is asked for by metadata only, at -1, without blocking."""
     stub.script("Read", [not_yet(123)])
     assert client.write_head(JOURNAL) == 123
     expected = pb.ReadRequest(journal=JOURNAL, offset=-1, metadata_only=True)
@@ -158,13 +149,13 @@ def test_write_head_reads_nothing(stub: StubBroker, client: Client) -> None:
 
 
 def test_write_head_while_content_arrives(stub: StubBroker, client: Client) -> None:
-    """A broker that has content by now tells its head too."""
+    """A broker with new content reports its head in metadata."""
     stub.script("Read", [metadata(JOURNAL, 0, 9, offset=5)])
     assert client.write_head(JOURNAL) == 9
 
 
 def test_write_head_of_a_suspended_journal(stub: StubBroker, client: Client) -> None:
-    """A suspended journal's write head is where the journal will go on."""
+    """The write head is the offset at which the journal will resume."""
     suspended = page(JOURNAL)
     suspended.journals[0].spec.suspend.offset = 77
     stub.script("Read", [pb.ReadResponse(status=pb.SUSPENDED)])
@@ -175,7 +166,6 @@ def test_write_head_of_a_suspended_journal(stub: StubBroker, client: Client) -> 
 
 
 def test_write_heads_of_many_journals(stub: StubBroker, client: Client) -> None:
-    """Each journal has its own, also those that fail at first."""
     names = [f"many/{index:04}" for index in range(3 * CALLS_IN_FLIGHT)]
     failed: set[str] = set()
 
@@ -194,7 +184,7 @@ def test_write_heads_of_many_journals(stub: StubBroker, client: Client) -> None:
 
 
 def test_write_heads_are_asked_for_beside_an_event_loop(stub: StubBroker, client: Client) -> None:
-    """The caller may be in a loop of its own, as in a notebook."""
+    """The caller may already be in an event loop, as in a notebook."""
     stub.script("Read", [not_yet(7)])
     names = [f"many/{index:04}" for index in range(MANY)]
 
@@ -206,7 +196,7 @@ def test_write_heads_are_asked_for_beside_an_event_loop(stub: StubBroker, client
 
 @pytest.mark.parametrize("content", [b"x" * 50_000, b""], ids=["content", "metadata"])
 def test_a_tail_without_an_end_is_left(stub: StubBroker, client: Client, content: bytes) -> None:
-    """A broker that sends more than it was asked for is not listened to; its head is taken."""
+    """A broker that sends more than requested is cut off."""
     sent = []
 
     def endless(request: pb.ReadRequest) -> Iterator[Act]:
@@ -222,7 +212,6 @@ def test_a_tail_without_an_end_is_left(stub: StubBroker, client: Client, content
 
 
 def test_a_head_has_one_answer(stub: StubBroker, client: Client) -> None:
-    """A broker that goes on after the head is not listened to."""
     sent = []
 
     def endless(_: pb.ReadRequest) -> Iterator[Act]:
@@ -236,7 +225,7 @@ def test_a_head_has_one_answer(stub: StubBroker, client: Client) -> None:
 
 
 def test_tails_of_many_journals(stub: StubBroker, client: Client) -> None:
-    """Each is one call for at most so many bytes; one that breaks gives the head alone, asked for again."""
+    """If a call fails, only the head is fetched again, without the bytes."""
 
     def play(request: pb.ReadRequest) -> list[Act]:
         if request.metadata_only:
@@ -256,14 +245,12 @@ def test_tails_of_many_journals(stub: StubBroker, client: Client) -> None:
 
 
 def test_write_heads_names_the_missing_journal(stub: StubBroker, client: Client) -> None:
-    """One that does not exist fails the call."""
     stub.script("Read", [pb.ReadResponse(status=pb.JOURNAL_NOT_FOUND)])
     with pytest.raises(JournalNotFoundError, match="some/other"):
         client.write_heads(["some/other"])
 
 
 def fragments(*spans: tuple[int, int], token: int = 0, url: str = "") -> pb.FragmentsResponse:
-    """Return a page of fragments."""
     response = pb.FragmentsResponse(next_page_token=token)
     for begin, end in spans:
         spec = Fragment(JOURNAL, begin, end, bytes(20), pb.GZIP).to_pb()
@@ -272,7 +259,6 @@ def fragments(*spans: tuple[int, int], token: int = 0, url: str = "") -> pb.Frag
 
 
 def test_list_fragments_joins_pages(stub: StubBroker, client: Client) -> None:
-    """Each page is asked for by the token of the one before; times and signature are sent with all."""
     stub.script(
         "ListFragments",
         [fragments((0, 5), (5, 9), token=9)],
@@ -289,7 +275,7 @@ def test_list_fragments_joins_pages(stub: StubBroker, client: Client) -> None:
 
 
 def test_list_fragments_does_not_go_in_circles(stub: StubBroker, client: Client) -> None:
-    """A token that does not grow is a lie."""
+    """A page token that does not grow violates the protocol."""
     stub.script("ListFragments", [fragments((0, 5), token=5)])
     with pytest.raises(ProtocolError, match="NextPageToken"):
         client.list_fragments(JOURNAL)
@@ -307,14 +293,13 @@ def test_list_fragments_does_not_go_in_circles(stub: StubBroker, client: Client)
     ],
 )
 def test_bad_fragment_queries(stub: StubBroker, client: Client, keys: dict[str, float]) -> None:
-    """A query that no broker would take raises before any call."""
     with pytest.raises(ProtocolError):
         client.list_fragments(JOURNAL, **keys)  # type: ignore[arg-type]  # Fields by name, of mixed types.
     assert stub.requests("ListFragments") == []
 
 
 def test_list_fragments_from_an_offset_in_large_pages(stub: StubBroker, client: Client) -> None:
-    """Token and limit are the first request's; the limit is every request's."""
+    """Only the first request has the caller's token; all have the limit."""
     stub.script("ListFragments", [fragments((40, 50), token=50)], [fragments((50, 60))])
     got = client.list_fragments(JOURNAL, page_token=40, page_limit=10_000)
     assert [each.fragment.begin for each in got] == [40, 50]
@@ -323,7 +308,7 @@ def test_list_fragments_from_an_offset_in_large_pages(stub: StubBroker, client: 
 
 
 def test_fragments_of_another_journal_are_a_lie(stub: StubBroker, client: Client) -> None:
-    """Nothing is to be deleted or read in its place."""
+    """They might be deleted or read by mistake."""
     stub.script("ListFragments", [fragments((0, 5))])
     with pytest.raises(ProtocolError, match="some/other"):
         client.list_fragments("some/other")
@@ -345,7 +330,7 @@ def test_fragments_of_another_journal_are_a_lie(stub: StubBroker, client: Client
 def test_store_health(
     stub: StubBroker, client: Client, answer: pb.FragmentStoreHealthResponse, problem: str
 ) -> None:
-    """A store's trouble is an answer, not an error."""
+    """An unhealthy store is an answer, not an error."""
     stub.script("FragmentStoreHealth", [answer])
     health = client.store_health("s3://bucket/", check_delete_prefix="x/")
     assert (health.problem, health.is_healthy) == (problem, not problem)
@@ -359,14 +344,12 @@ def test_store_health(
 
 @pytest.mark.parametrize("store", ["s3://bucket/no/slash", "ftp://host/", "file://host/"])
 def test_a_bad_store_is_refused(stub: StubBroker, client: Client, store: str) -> None:
-    """A bad store is refused before any call."""
     with pytest.raises(ProtocolError):
         client.store_health(store)
     assert stub.requests("FragmentStoreHealth") == []
 
 
 def test_first_offset(stub: StubBroker, client: Client) -> None:
-    """The first offset is the first fragment's begin; a journal without fragments begins at its head."""
     stub.script("ListFragments", [fragments((40, 50), token=50)], [fragments()])
     stub.script("Read", [not_yet(60)])
     assert client.first_offset(JOURNAL) == 40
@@ -376,7 +359,6 @@ def test_first_offset(stub: StubBroker, client: Client) -> None:
 
 @pytest.mark.parametrize("rpc", ["List", "Apply", "ListFragments"])
 def test_every_call_ends_at_its_deadline(stub: StubBroker, hasty: Client, rpc: str) -> None:
-    """A broker that hangs is unavailable after the client's timeout."""
     stub.script(rpc, [Hang()])
     calls: dict[str, Callable[[], object]] = {
         "List": hasty.list_journals,
@@ -390,7 +372,6 @@ def test_every_call_ends_at_its_deadline(stub: StubBroker, hasty: Client, rpc: s
 
 
 def test_a_refused_token_fails_at_once_and_is_not_shown(stub: StubBroker) -> None:
-    """The token is sent, and no text of the error or the client holds it."""
     stub.script("List", [Fail(grpc.StatusCode.UNAUTHENTICATED, "verification failed")])
     with Client(stub.endpoint, token="SECRET") as client:
         with pytest.raises(AuthError) as caught:
@@ -400,13 +381,12 @@ def test_a_refused_token_fails_at_once_and_is_not_shown(stub: StubBroker) -> Non
 
 
 def test_a_client_is_not_pickled() -> None:
-    """Each process makes its own."""
+    """Each process has to make its own."""
     with Client("http://127.0.0.1:1") as client, pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(client)
 
 
 def test_a_closed_client_makes_no_calls(stub: StubBroker) -> None:
-    """The calls of a closed client say that it is closed."""
     client = Client(stub.endpoint)
     client.close()
     client.close()
@@ -418,7 +398,7 @@ def test_a_closed_client_makes_no_calls(stub: StubBroker) -> None:
 
 @pytest.mark.timeout(20)
 def test_closing_ends_what_waits(stub: StubBroker) -> None:
-    """Readers and a watch in progress fail when their client is closed, not at their next deadline."""
+    """Readers and watches fail when the client is closed, not at their next deadline."""
     stub.script("Read", [metadata(JOURNAL, 0, 100), chunk(0, b"x"), Hang()])
     stub.script("List", [*listings.pages(5, [JOURNAL]), Hang()])
     errors: list[Exception] = []
@@ -458,13 +438,12 @@ def test_closing_ends_what_waits(stub: StubBroker) -> None:
     ids=["no time", "less than none", "not a number", "no end", "after 2262", "more than 32 bits"],
 )
 def test_bad_timeouts(keys: dict[str, float]) -> None:
-    """A timeout is above zero, and gRPC can count it."""
     with pytest.raises(OptionError, match=next(iter(keys))):
         Client("http://127.0.0.1:1", **keys)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 def test_a_call_with_no_time(client: Client) -> None:
-    """A timeout of 0 is refused, not taken for the client's own."""
+    """A timeout of 0 must not mean the client's default."""
     with pytest.raises(OptionError, match="timeout_s"):
         client.append(JOURNAL, b"x", timeout_s=0)
     with pytest.raises(OptionError, match="timeout_s"):
@@ -472,7 +451,7 @@ def test_a_call_with_no_time(client: Client) -> None:
 
 
 def test_a_call_without_an_end(client: Client) -> None:
-    """A time that gRPC cannot count is refused. Each attempt would end at once, and the next one follow."""
+    """With a time beyond gRPC's range each attempt would end at once, and be repeated without a pause."""
     with pytest.raises(OptionError, match="at most 2000000"):
         client.append(JOURNAL, b"x", timeout_s=float("inf"))
     with pytest.raises(OptionError, match="at most 2000000"):
@@ -491,14 +470,12 @@ def test_listed_fragments_hide_their_url() -> None:
 
 @pytest.mark.parametrize("name", ["write_heads", "highest_heads"])
 def test_heads_of_an_iterator(stub: StubBroker, client: Client, name: str) -> None:
-    """The journals may come one by one."""
     stub.script("Read", [not_yet(7)])
     assert getattr(client, name)(journal for journal in [JOURNAL]) == {JOURNAL: 7}
 
 
 @pytest.mark.parametrize("offset", [-2, 1 << 63])
 def test_offsets_that_no_journal_has(client: Client, offset: int) -> None:
-    """The error names the field and the bounds, before anything is sent."""
     with pytest.raises(ProtocolError, match=r"ReadRequest\.Offset.*expected -1 to 9223372036854775807"):
         client.read(JOURNAL, offset=offset)
     with pytest.raises(ProtocolError, match=r"ReadRequest\.EndOffset"):
@@ -508,7 +485,7 @@ def test_offsets_that_no_journal_has(client: Client, offset: int) -> None:
 
 
 def test_names_that_are_no_texts(client: Client) -> None:
-    """A name with half of a surrogate pair is named, and bytes do not become a second queue of a journal."""
+    """Bytes must not become a second queue of the same journal."""
     with pytest.raises(ProtocolError, match=r"AppendRequest\.Journal.*is neither letter"):
         client.append("a/\ud800", b"x")
     with AppendService(client) as service, pytest.raises(TypeError):

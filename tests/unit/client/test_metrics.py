@@ -1,4 +1,4 @@
-"""A client counts what it reads and appends, by the names of Gazette's Go client."""
+"""Tests that a client counts reads and appends under the names of Gazette's Go client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAGMENT = Fragment(
 
 
 def test_appends_and_reads_are_counted(tmp_path: Path) -> None:
-    """Bytes count for their journal once they are committed, or handed out."""
+    """Bytes count once they are committed, or returned to the caller."""
     with EmbeddedBroker(tmp_path) as broker, Client(broker.endpoint) as client:
         client.create_journals(journal_spec("a/journal"), journal_spec("a/quiet"))
         client.append("a/journal", b"12345")
@@ -38,7 +38,7 @@ def test_appends_and_reads_are_counted(tmp_path: Path) -> None:
 
 
 def test_bytes_of_a_fragment_are_read_or_discarded() -> None:
-    """Bytes before the wanted offset, and those that a seek leaves out, are discarded."""
+    """Bytes before the requested offset or skipped by a seek are discarded."""
     metrics = ClientMetrics()
     with FragmentReader(io.BytesIO(CONTENT), FRAGMENT, 1040, metrics=metrics) as reader:
         assert len(reader.read()) == 60
@@ -51,7 +51,7 @@ def test_bytes_of_a_fragment_are_read_or_discarded() -> None:
 
 
 def test_prometheus_reads_the_exposition() -> None:
-    """The text is what Prometheus' own parser takes; a journal's metadata suffix is left out."""
+    """A journal's metadata suffix is not part of the label."""
     metrics = ClientMetrics()
     metrics.add("gazette_read_bytes_total", 3, "a/journal;meta")
     metrics.add("gazette_read_bytes_total", 4, "a/journal")

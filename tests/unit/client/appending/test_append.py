@@ -1,4 +1,4 @@
-"""An append is one transaction: committed by its end, rolled back by anything else."""
+"""Tests that an append is one transaction, which commits at its end and otherwise rolls back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ SUM = bytes(range(20))
 
 
 def committed(size: int, begin: int = 100, registers: pb.LabelSet | None = None) -> pb.AppendResponse:
-    """Return a broker's answer to an append of ``size`` bytes."""
     commit = pb.Fragment(
         journal=JOURNAL, begin=begin, end=begin + size, sum=sum_to_pb(SUM), compression_codec=pb.NONE
     )
@@ -42,14 +41,14 @@ def committed(size: int, begin: int = 100, registers: pb.LabelSet | None = None)
 
 
 def take(messages: list[pb.AppendRequest]) -> list[Act]:
-    """Answer as an honest broker does."""
+    """Answer as a broker that follows the protocol."""
     if len(messages) < 2 or messages[-1] != pb.AppendRequest():
         return [Fail(grpc.StatusCode.UNKNOWN, "append stream: unexpected EOF")]
     return [committed(sum(len(message.content) for message in messages))]
 
 
 def contents(stub: StubBroker, call: int = 0) -> list[bytes]:
-    """Return the contents of a call's messages between parameters and marker."""
+    """Return the contents of a call's messages between the parameters and the empty end marker."""
     first, *middle, last = stub.requests("Append")[call]
     assert first.journal == JOURNAL
     assert not first.content
@@ -59,7 +58,6 @@ def contents(stub: StubBroker, call: int = 0) -> list[bytes]:
 
 
 def test_an_append_is_parameters_content_marker(stub: StubBroker, client: Client) -> None:
-    """The result tells where the bytes landed."""
     stub.script("Append", take)
     result = client.append(JOURNAL, b"hello", offset=100)
     assert (result.begin, result.end, result.sum, result.registers) == (100, 105, SUM, pb.LabelSet())
@@ -71,7 +69,6 @@ def test_an_append_is_parameters_content_marker(stub: StubBroker, client: Client
     "size", [MAX_CONTENT_BYTES - 1, MAX_CONTENT_BYTES, MAX_CONTENT_BYTES + 1, 5 * MAX_CONTENT_BYTES + 7]
 )
 def test_large_content_is_split(stub: StubBroker, client: Client, size: int) -> None:
-    """No message is larger than a MiB, none is empty, and they join to the content."""
     stub.script("Append", take)
     content = bytes(range(256)) * (size // 256 + 1)
     assert client.append(JOURNAL, content[:size]).end == 100 + size
@@ -81,14 +78,13 @@ def test_large_content_is_split(stub: StubBroker, client: Client, size: int) -> 
 
 
 def test_empty_pieces_are_left_out(stub: StubBroker, client: Client) -> None:
-    """An empty message in the middle would end the append."""
+    """An empty message would end the append early."""
     stub.script("Append", take)
     client.append(JOURNAL, [b"", b"a", b"", b"b", b""])
     assert contents(stub) == [b"a", b"b"]
 
 
 def test_registers_go_out_and_come_back(stub: StubBroker, client: Client) -> None:
-    """Check, union and subtract are sent; the journal's registers are returned."""
     after = label_set({"author": "me"})
     stub.script("Append", [committed(1, registers=after)])
     check = pb.LabelSelector(include=label_set({"author": "you"}))
@@ -106,7 +102,6 @@ def test_registers_go_out_and_come_back(stub: StubBroker, client: Client) -> Non
 
 
 def test_absent_registers_stay_absent(stub: StubBroker, client: Client) -> None:
-    """Registers that were not given are not sent as empty."""
     stub.script("Append", take)
     client.append(JOURNAL, b"x")
     first = stub.requests("Append")[0][0]
@@ -125,7 +120,6 @@ def test_absent_registers_stay_absent(stub: StubBroker, client: Client) -> None:
     ],
 )
 def test_what_may_pass_is_tried_again(stub: StubBroker, client: Client, failure: Act, attempts: int) -> None:
-    """The same bytes are sent again until the broker takes them."""
     stub.script("Append", *[[failure]] * attempts, take)
     assert client.append(JOURNAL, [b"ab", b"c"]).end == 103
     assert len(stub.requests("Append")) == attempts + 1
@@ -150,7 +144,6 @@ FAILURES: dict[str, tuple[Act, type[GazetteError]]] = {
 
 @pytest.mark.parametrize("name", FAILURES)
 def test_what_does_not_heal_fails_at_once(stub: StubBroker, client: Client, name: str) -> None:
-    """One call is made, and its failure raised."""
     act, error = FAILURES[name]
     stub.script("Append", [act])
     with pytest.raises(error):
@@ -159,7 +152,7 @@ def test_what_does_not_heal_fails_at_once(stub: StubBroker, client: Client, name
 
 
 def test_an_early_answer_counts(stub: StubBroker, client: Client) -> None:
-    """A broker that answers before all content was sent has its status raised, not the failed send."""
+    """If a broker answers before all content is sent, raise its status, not the failed send."""
     stub.answer_early("Append")
     stub.script("Append", [pb.AppendResponse(status=pb.NOT_ALLOWED)])
     with pytest.raises(NotAllowedError):
@@ -167,7 +160,7 @@ def test_an_early_answer_counts(stub: StubBroker, client: Client) -> None:
 
 
 def test_an_early_commit_is_a_lie(stub: StubBroker, client: Client) -> None:
-    """A broker cannot have committed what was not finished."""
+    """A broker cannot have committed an append that was not finished."""
     stub.answer_early("Append")
     stub.script("Append", [committed(0)])
     with pytest.raises(ProtocolError):
@@ -175,7 +168,6 @@ def test_an_early_commit_is_a_lie(stub: StubBroker, client: Client) -> None:
 
 
 def test_a_hung_broker_is_unavailable_within_the_deadline(stub: StubBroker, client: Client) -> None:
-    """The append's own timeout ends it."""
     stub.script("Append", [Hang()])
     started = time.monotonic()
     with pytest.raises(UnavailableError):
@@ -184,7 +176,6 @@ def test_a_hung_broker_is_unavailable_within_the_deadline(stub: StubBroker, clie
 
 
 def test_a_hung_broker_does_not_hold_up_a_large_append(stub: StubBroker, client: Client) -> None:
-    """A writer waiting for room is let go by the deadline."""
     stub.answer_early("Append")
     stub.script("Append", [Hang()])
     started = time.monotonic()
@@ -194,7 +185,7 @@ def test_a_hung_broker_does_not_hold_up_a_large_append(stub: StubBroker, client:
 
 
 def test_an_iterator_is_sent_once(stub: StubBroker, client: Client) -> None:
-    """An iterator that cannot begin again is not sent again once its first bytes were taken."""
+    """An iterator cannot be restarted, so the append is not retried."""
     stub.script("Append", [Fail()], take)
     with pytest.raises(UnavailableError):
         client.append(JOURNAL, iter([b"a", b"b"]))
@@ -202,7 +193,6 @@ def test_an_iterator_is_sent_once(stub: StubBroker, client: Client) -> None:
 
 
 def test_an_appender_shows_request_and_response(stub: StubBroker, client: Client) -> None:
-    """The response is the broker's whole answer, there once it came, a refusal included."""
     answer = committed(3)
     answer.total_chunks = 2
     stub.script("Append", [answer], [pb.AppendResponse(status=pb.NOT_ALLOWED)])
@@ -221,7 +211,7 @@ def test_an_appender_shows_request_and_response(stub: StubBroker, client: Client
 
 
 def test_an_appender_splits_a_large_write(stub: StubBroker, client: Client) -> None:
-    """A write of 4 MiB and a byte, more than a broker takes at once, is sent in five messages."""
+    """A broker accepts at most 4 MiB per message."""
     stub.script("Append", take)
     content = bytes(range(256)) * (4 * MAX_CONTENT_BYTES // 256) + b"!"
     with client.appender(JOURNAL) as appender:
@@ -233,7 +223,6 @@ def test_an_appender_splits_a_large_write(stub: StubBroker, client: Client) -> N
 
 
 def test_suspension_revision_and_proxying_are_passed_on(stub: StubBroker, client: Client) -> None:
-    """Suspension, revision and proxying go out as given, by default as zeros."""
     stub.script("Append", take)
     client.append(JOURNAL, b"", suspend=pb.AppendRequest.SUSPEND_KEEP, min_etcd_revision=7, do_not_proxy=True)
     client.append(JOURNAL, b"")
@@ -248,7 +237,7 @@ def test_suspension_revision_and_proxying_are_passed_on(stub: StubBroker, client
 def test_files_are_read_from_their_first_byte_each_time(
     stub: StubBroker, client: Client, tmp_path: Path, as_list: bool
 ) -> None:
-    """A second try sends the whole file again, wherever it stood."""
+    """A retry sends the whole file, regardless of its current position."""
     path = tmp_path / "content"
     path.write_bytes(b"file" * MAX_CONTENT_BYTES)
     stub.script("Append", [Fail()], take)
@@ -260,7 +249,7 @@ def test_files_are_read_from_their_first_byte_each_time(
 
 
 def test_a_pipe_is_sent_once(stub: StubBroker, client: Client) -> None:
-    """A pipe cannot be read again and is not tried again once its first bytes were taken."""
+    """A pipe cannot be read again, so the append is not retried."""
     stub.script("Append", [Fail()], take)
     reader, writer = os.pipe()
     with os.fdopen(writer, "wb") as end:
@@ -271,7 +260,6 @@ def test_a_pipe_is_sent_once(stub: StubBroker, client: Client) -> None:
 
 
 def test_an_abort_from_another_thread_ends_an_append(stub: StubBroker, client: Client) -> None:
-    """A writer or committer that waits is let go with an error."""
     stub.answer_early("Append")
     stub.script("Append", [Hang()])
     appender = client.appender(JOURNAL)
@@ -284,7 +272,7 @@ def test_an_abort_from_another_thread_ends_an_append(stub: StubBroker, client: C
 
 
 def test_an_appender_is_not_started_by_its_making(stub: StubBroker, client: Client) -> None:
-    """A broker's minimum rate counts from the first write."""
+    """The broker enforces its minimum rate from the start of the call."""
     client.appender(JOURNAL).abort()
     assert stub.requests("Append") == []
 
@@ -302,14 +290,12 @@ def test_an_appender_is_not_started_by_its_making(stub: StubBroker, client: Clie
 def test_bad_appends_are_refused_before_sending(
     stub: StubBroker, client: Client, keys: dict[str, object]
 ) -> None:
-    """An append that no broker would take raises before any call."""
     with pytest.raises(ProtocolError):
         client.append(**({"journal": JOURNAL, "content": b"x"} | keys))  # type: ignore[arg-type]  # Fields by name, of mixed types.
     assert stub.requests("Append") == []
 
 
 def test_a_result_shows_its_digest_as_people_write_it() -> None:
-    """The digest is in hex, and registers are left out where there are none."""
     bare = AppendResult(0, 3, SUM, pb.LabelSet())
     assert repr(bare) == f"AppendResult(begin=0, end=3, sha1={SUM.hex()})"
     assert repr(AppendResult(0, 3, SUM, label_set({"author": "a"}))).endswith(", registers={author=a})")

@@ -1,4 +1,4 @@
-"""An operation under way ends once, and tells all who wait for it how."""
+"""Tests that an operation ends once and reports its outcome to every waiting thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ ERROR = RuntimeError("no")
 
 
 def test_an_operation_ends_when_it_is_resolved() -> None:
-    """An operation is not done before it is resolved; then it has its result."""
     operation: AsyncOperation[int] = AsyncOperation()
     assert not operation.done()
     with pytest.raises(TimeoutError):
@@ -36,7 +35,6 @@ def test_an_operation_ends_when_it_is_resolved() -> None:
 
 
 def test_waiting_ends_with_the_operation() -> None:
-    """A thread that waits is told why the operation failed."""
     operation: AsyncOperation[None] = AsyncOperation()
     got: list[BaseException | None] = []
     thread = threading.Thread(target=lambda: got.append(operation.exception(10)))
@@ -47,7 +45,7 @@ def test_waiting_ends_with_the_operation() -> None:
 
 
 def test_an_operation_is_resolved_once() -> None:
-    """A second end is refused, and so is a cancellation: only its owner knows."""
+    """Only the owner can end an operation, so a caller cannot cancel it."""
     operation: AsyncOperation[None] = AsyncOperation()
     assert not operation.cancel()
     operation.resolve()
@@ -58,14 +56,12 @@ def test_an_operation_is_resolved_once() -> None:
 
 @pytest.mark.parametrize("error", [None, ERROR], ids=["well", "badly"])
 def test_a_finished_operation_has_ended(error: Exception | None) -> None:
-    """An operation that is made finished needs no resolving."""
     operation = finished_operation(error)
     assert operation.done()
     assert failure_of(operation) is error
 
 
 def test_futures_of_the_standard_library_are_operations() -> None:
-    """One that was cancelled has failed."""
     future: concurrent.futures.Future[int] = concurrent.futures.Future()
     assert unfinished([future]) == {future}
     future.cancel()
@@ -74,14 +70,12 @@ def test_futures_of_the_standard_library_are_operations() -> None:
 
 
 def test_what_has_ended_well_need_not_be_waited_for() -> None:
-    """An operation that still runs or has failed stays in the set."""
     well, badly = finished_operation(), finished_operation(ERROR)
     running: AsyncOperation[None] = AsyncOperation()
     assert unfinished([well, badly, running]) == {badly, running}
 
 
 def test_operations_can_be_waited_for_together() -> None:
-    """``concurrent.futures.wait`` takes several operations."""
     running: AsyncOperation[None] = AsyncOperation()
     done, waiting = concurrent.futures.wait([finished_operation(), running], timeout=0)
     assert (len(done), waiting) == (1, {running})

@@ -1,4 +1,4 @@
-"""Messages are mapped to the journals Gazette's own mappings choose."""
+"""Tests that messages are mapped to the same journals as by Gazette's own mappings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ KEYS = ["It always", "seems", "impossible", "until", "it is done."]
 
 
 def listing(count: int) -> list[pb.ListResponse.Journal]:
-    """Return as many journals of a topic."""
     labels = label_set({"content-type": CONTENT_TYPE_NDJSON})
     return [
         pb.ListResponse.Journal(spec=pb.JournalSpec(name=f"a/topic/part-{each:03d}", labels=labels))
@@ -36,12 +35,12 @@ def listing(count: int) -> list[pb.ListResponse.Journal]:
     ],
 )
 def test_hashes_are_those_of_fnv1a(key: bytes, expected: int) -> None:
-    """Vectors of the reference implementation."""
+    """The vectors are those of the reference implementation."""
     assert fnv1a32(key) == expected
 
 
 def test_modulo_chooses_as_gazette_does() -> None:
-    """Vectors of Gazette's own tests, with the journals' content type."""
+    """The vectors are those of Gazette's own tests."""
     mapping = ModuloMapping(str.encode, listing(443))
     targets = [mapping(key) for key in KEYS]
     assert [name for name, _ in targets] == [f"a/topic/part-{each:03d}" for each in (119, 54, 308, 97, 179)]
@@ -50,14 +49,14 @@ def test_modulo_chooses_as_gazette_does() -> None:
 
 @pytest.mark.parametrize("count", [400, 500], ids=["fewer", "more"])
 def test_rendezvous_chooses_as_gazette_does(count: int) -> None:
-    """Vectors of Gazette's own tests: the added journals take none of these keys."""
+    """The vectors are those of Gazette's own tests. No added journal takes one of these keys."""
     mapping = RendezvousMapping(str.encode, listing(count))
     names = [mapping(key)[0] for key in KEYS]
     assert names == [f"a/topic/part-{each:03d}" for each in (21, 179, 50, 13, 337)]
 
 
 def obvious(key: bytes, journals: list[pb.ListResponse.Journal]) -> str:
-    """Return the rendezvous journal by its definition."""
+    """Compute the rendezvous journal directly from its definition."""
     best, best_value = "", -1
     for each in journals:
         value = fnv1a32(key) ^ fnv1a32(each.spec.name.encode())
@@ -68,7 +67,7 @@ def obvious(key: bytes, journals: list[pb.ListResponse.Journal]) -> str:
 
 @given(st.binary(max_size=20), st.integers(1, 50), st.randoms(use_true_random=False))
 def test_rendezvous_is_its_definition(key: bytes, count: int, shuffle: random.Random) -> None:
-    """Any key, any journals in any order; twins included, of which the first is chosen."""
+    """Of two journals with the same name, the first is chosen."""
     journals = [*listing(count), *listing(count // 3)]
     shuffle.shuffle(journals)
     assert RendezvousMapping(lambda each: each, journals)(key)[0] == obvious(key, journals)
@@ -76,7 +75,6 @@ def test_rendezvous_is_its_definition(key: bytes, count: int, shuffle: random.Ra
 
 @given(st.binary(max_size=20), st.integers(2, 50), st.data())
 def test_rendezvous_moves_few_keys(key: bytes, count: int, data: st.DataObject) -> None:
-    """Only a removed journal's own keys go elsewhere."""
     journals = listing(count)
     before = RendezvousMapping(lambda each: each, journals)(key)[0]
     removed = data.draw(st.integers(0, count - 1))
@@ -85,7 +83,6 @@ def test_rendezvous_moves_few_keys(key: bytes, count: int, data: st.DataObject) 
 
 
 def test_random_chooses_all_alike() -> None:
-    """Ten journals get about a tenth each, and whoever chooses may be given."""
     mapping = RandomMapping(listing(10), random.Random(7).randrange)
     chosen = Counter(mapping()[0] for _ in range(5000))
     assert len(chosen) == 10
@@ -103,7 +100,6 @@ def test_random_chooses_all_alike() -> None:
     ],
 )
 def test_a_mapping_follows_its_listing(mapping: Callable[[object], Callable[[str], object]]) -> None:
-    """A mapping asks for the journals at each message; without any there is an error that says so."""
     journals: list[list[pb.ListResponse.Journal]] = [listing(1)]
     mapped = mapping(lambda: journals[-1])
     assert mapped("x") == ("a/topic/part-000", "application/x-ndjson")

@@ -1,4 +1,4 @@
-"""Who joins whose batch, what a failed try means, where bytes go: decided without a thread or a clock."""
+"""Tests how appends are batched, retried and buffered, without a thread or a clock."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ LIMITS = Limits(pending_bytes=100, memory_bytes=50, batch_bytes=30, batch_memory
 def a_batch(
     options: AppendOptions = PLAIN, dependencies: frozenset[OpFuture] = frozenset(), size: int = 0
 ) -> AppendBatch:
-    """Return a batch that others may join."""
     journal_queue = JournalQueue(AppendOptions(options.journal))
     return AppendBatch(journal_queue, options, dependencies, BatchOperation(journal_queue), size=size)
 
@@ -85,13 +84,12 @@ JOINS = {
 
 @pytest.mark.parametrize("name", JOINS)
 def test_who_joins(name: str) -> None:
-    """Equal requests that wait for nothing more, while the batch is small."""
+    """A writer joins a batch with equal options that waits for the same dependencies or more."""
     batch, options, dependencies, expected = JOINS[name]
     assert may_join(batch, options, dependencies, LIMITS) is expected
 
 
 def test_nobody_joins_what_is_on_its_way() -> None:
-    """A batch is sealed by its first try, and stays so."""
     batch = a_batch()
     batch.sealed = True
     assert not may_join(batch, PLAIN, frozenset(), LIMITS)
@@ -117,13 +115,12 @@ PASSING = (
 @pytest.mark.parametrize("kind", TERMINAL + PASSING)
 @pytest.mark.parametrize("options", [PLAIN, CHECKED], ids=["plain", "checked"])
 def test_which_answers_stay(kind: type[GazetteError], options: AppendOptions) -> None:
-    """Six of them do, and a writer that checks registers is told as any other."""
     assert is_terminal(kind(JOURNAL), options) == (kind in TERMINAL)
 
 
 @pytest.mark.parametrize("kind", pb.AppendRequest.Suspend.values())
 def test_whether_a_suspension_stays(kind: pb.AppendRequest.Suspend) -> None:
-    """It passes for an append that ends it, and stays for every other."""
+    """The status is temporary only for an append that resumes the journal."""
     options = AppendOptions(JOURNAL, suspend=kind)
     assert is_terminal(SuspendedError(JOURNAL), options) == (kind != pb.AppendRequest.SUSPEND_RESUME)
 
@@ -137,7 +134,7 @@ def test_whether_a_suspension_stays(kind: pb.AppendRequest.Suspend) -> None:
     ],
 )
 def test_a_suspended_journal_fails_no_other_append(content: bytes, error: GazetteError, alone: bool) -> None:
-    """An append that suspends leaves no bytes out, so the next one of its journal may go on."""
+    """If the refused append had no bytes, later appends of the journal leave no gap."""
     queue = AppendQueue(LIMITS, timeout_s=None, attempt_timeout_s=60.0)
     batch = queue.enter(AppendOptions(JOURNAL, suspend=pb.AppendRequest.SUSPEND_NO_RESUME), frozenset())
     assert batch is not None
@@ -164,20 +161,17 @@ FAILURES: dict[str, tuple[BaseException, bool]] = {
 @pytest.mark.parametrize("name", FAILURES)
 @pytest.mark.parametrize("options", [PLAIN, CHECKED], ids=["plain", "checked"])
 def test_which_failures_stay(name: str, options: AppendOptions) -> None:
-    """A failure stays if no other try will change it, whether or not registers are checked."""
     error, expected = FAILURES[name]
     assert is_terminal(error, options) is expected
 
 
 def open_file() -> BinaryIO:
-    """Return a file for a spool."""
     return cast(BinaryIO, tempfile.TemporaryFile(buffering=0))
 
 
 def written(
     queue: AppendQueue, content: bytes = b"x", dependencies: frozenset[OpFuture] = frozenset()
 ) -> AppendBatch:
-    """Return the batch to which a writer has added bytes."""
     batch = queue.enter(PLAIN, dependencies)
     assert batch is not None
     assert queue.place(batch, len(content)) is BufferTarget.MEMORY
@@ -187,7 +181,7 @@ def written(
 
 
 def test_tries_are_spaced_until_the_deadline() -> None:
-    """The waits are Gazette's; the last try gets what is left; then the cause ends the journal queue."""
+    """The waits are Gazette's. After the deadline the last cause fails the journal queue."""
     queue = AppendQueue(LIMITS, timeout_s=8.0, attempt_timeout_s=60.0)
     batch = written(queue)
     now, waits = 100.0, []
@@ -211,12 +205,11 @@ def test_tries_are_spaced_until_the_deadline() -> None:
     ("size", "expected"), [(0, 30.0), (1 << 20, 46.0), (64 << 20, 1054.0)], ids=["small", "a MiB", "large"]
 )
 def test_a_try_leaves_time_for_another(size: int, expected: float) -> None:
-    """Half of the time is enough for what is small; what is large is not cut off while it flows."""
+    """A small batch gets half of the time; a large one gets time to be transferred."""
     assert attempt_timeout_s(60.0, size) == expected
 
 
 def test_without_a_deadline_tries_go_on() -> None:
-    """Each then has the time a single try may take."""
     queue = AppendQueue(LIMITS, timeout_s=None, attempt_timeout_s=60.0)
     batch = written(queue)
     now = 0.0
@@ -234,7 +227,7 @@ def test_without_a_deadline_tries_go_on() -> None:
 
 
 def test_dependencies_that_are_on_their_way_are_waited_for_longer() -> None:
-    """Dependencies have deadlines; one that nobody is at work on is given up at the append's."""
+    """Only a dependency that is being sent extends the wait beyond the append's own deadline."""
     queue = AppendQueue(LIMITS, timeout_s=10.0, attempt_timeout_s=60.0)
     first = queue.enter(AppendOptions("an/other"), frozenset())
     assert first is not None
@@ -264,7 +257,7 @@ def test_dependencies_that_are_on_their_way_are_waited_for_longer() -> None:
 
 
 def test_a_dependency_whose_writer_dawdles_is_given_up() -> None:
-    """An append that nobody releases is not on its way."""
+    """An append that its writer has not released is not being sent."""
     queue = AppendQueue(LIMITS, timeout_s=10.0, attempt_timeout_s=60.0)
     held = queue.enter(AppendOptions("an/other"), frozenset())
     assert held is not None
@@ -276,7 +269,7 @@ def test_a_dependency_whose_writer_dawdles_is_given_up() -> None:
 
 
 def test_a_dependency_that_is_about_to_be_sent_is_waited_for() -> None:
-    """An append that its writer has released is on its way, even if no worker has taken it yet."""
+    """A released append counts as being sent, even before a worker takes it."""
     queue = AppendQueue(LIMITS, timeout_s=10.0, attempt_timeout_s=60.0)
     dependency = queue.enter(AppendOptions("an/other"), frozenset())
     assert dependency is not None
@@ -288,7 +281,7 @@ def test_a_dependency_that_is_about_to_be_sent_is_waited_for() -> None:
 
 
 def fill(queue: AppendQueue, journal: str, memory: int, disk: int) -> AppendBatch:
-    """Write bytes to a journal's batch: some to disk, more than memory may hold of a batch, then others."""
+    """Write bytes to a journal's batch, first to disk, then to memory."""
     batch = queue.enter(AppendOptions(journal), frozenset())
     assert batch is not None
     if disk:
@@ -315,7 +308,7 @@ def fill(queue: AppendQueue, journal: str, memory: int, disk: int) -> AppendBatc
 def test_a_quick_write_has_the_limits_of_any_other(
     batch: tuple[int, int], others: list[tuple[int, int]], longest: int | None
 ) -> None:
-    """It takes the longest content for which there is room in memory, and not a byte more."""
+    """``longest`` is the size of the largest content that fits into memory."""
     queue = AppendQueue(LIMITS, timeout_s=None, attempt_timeout_s=60.0)
     batches = [fill(queue, f"part/{number}", *sizes) for number, sizes in enumerate(others)]
     open_batch = fill(queue, JOURNAL, *batch)
@@ -333,7 +326,6 @@ def test_a_quick_write_has_the_limits_of_any_other(
 
 
 def test_a_quick_write_joins_only_a_batch_that_it_may_join() -> None:
-    """There must be one for plain appends, which no writer has open and no worker has taken."""
     queue = AppendQueue(LIMITS, timeout_s=None, attempt_timeout_s=60.0)
     assert queue.quick(JOURNAL, 1) is None, "there is no batch"
     batch = queue.enter(CHECKED, frozenset())
@@ -350,7 +342,6 @@ def test_a_quick_write_joins_only_a_batch_that_it_may_join() -> None:
 
 
 def test_bytes_go_to_memory_then_to_disk_then_nowhere() -> None:
-    """Few stay in memory, while all together are few; files are limited, and so is all that waits."""
     queue = AppendQueue(LIMITS, timeout_s=None, attempt_timeout_s=60.0)
     one, two, three = (queue.enter(AppendOptions(f"part/{each}"), frozenset()) for each in range(3))
     assert one is not None
@@ -370,7 +361,6 @@ def test_bytes_go_to_memory_then_to_disk_then_nowhere() -> None:
 
 
 def test_a_spool_is_its_bytes_wherever_they_are() -> None:
-    """Memory, disk and memory again read as one, as often as wanted, in pieces fit for a message."""
     spool = AppendSpool()
     spool.memory += b"first"
     spool.spill(memoryview(bytes(2 * MAX_CONTENT_BYTES)), open_file)
@@ -387,7 +377,6 @@ def test_a_spool_is_its_bytes_wherever_they_are() -> None:
 
 @pytest.mark.parametrize("size", [0, 3, 5, 7, 9], ids=["all", "within disk", "disk", "within memory", "none"])
 def test_a_spool_forgets_its_end(size: int) -> None:
-    """Bytes that are added after a spool was cut follow those that were kept."""
     spool = AppendSpool()
     spool.spill(b"12345", open_file)
     spool.memory += b"6789"
@@ -400,7 +389,6 @@ def test_a_spool_forgets_its_end(size: int) -> None:
 
 
 def test_a_spool_survives_a_full_disk() -> None:
-    """Bytes that could not be moved are where they were."""
     spool = AppendSpool()
     spool.spill(b"12345", open_file)
     spool.memory += b"678"

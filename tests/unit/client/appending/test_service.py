@@ -1,4 +1,4 @@
-"""An append service appends in the background: all of it, in order, batched, or says why not."""
+"""Tests that an append service appends in the background, in order and in batches, and reports failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ SOON = 20
 
 
 class Journals:
-    """A scripted broker's journals: takes appends once ``gate`` is open, after ``failures``."""
+    """The journals of a scripted broker.
+
+    It takes appends once ``gate`` is open and ``failures`` are used up.
+    """
 
     def __init__(self) -> None:
         self.contents: dict[str, bytearray] = {}
@@ -53,7 +56,6 @@ class Journals:
         self.failures: dict[str, list[Act]] = {}
 
     def take(self, messages: list[pb.AppendRequest]) -> list[Act]:
-        """Answer a call."""
         journal, content = messages[0].journal, b"".join(message.content for message in messages)
         self.requests.append((journal, content))
         self.arrived.release()
@@ -71,7 +73,7 @@ class Journals:
         return [pb.AppendResponse(commit=commit, registers=pb.LabelSet())]
 
     def held(self, service: AppendService, journal: str = JOURNAL) -> AsyncAppend:
-        """Append ``first;`` and return once the broker holds it, for what comes next to be gathered."""
+        """Append ``first;`` and wait until the broker has it, so that later appends form a batch."""
         self.gate.clear()
         first = service.append(journal, b"first;")
         assert self.arrived.acquire(timeout=SOON)
@@ -80,7 +82,6 @@ class Journals:
 
 @pytest.fixture
 def journals(stub: StubBroker) -> Iterator[Journals]:
-    """The journals of ``stub``."""
     journals = Journals()
     stub.script("Append", journals.take)
     yield journals
@@ -88,25 +89,23 @@ def journals(stub: StubBroker) -> Iterator[Journals]:
 
 
 def workers() -> set[threading.Thread]:
-    """Return the threads of all append services, also of those that other tests have closed."""
+    """Return the threads of all append services, including those that other tests have closed."""
     return {thread for thread in threading.enumerate() if re.fullmatch(r"append-service-\d+", thread.name)}
 
 
 @pytest.fixture
 def service(client: Client) -> Iterator[AppendService]:
-    """A service on the stub; what is left undone is cancelled."""
+    """A service on the stub, which cancels unfinished appends at the end."""
     opened = AppendService(client)
     yield opened
     opened.close(abort=True)
 
 
 def status(code: pb.Status) -> pb.AppendResponse:
-    """Return an answer that is a refusal."""
     return pb.AppendResponse(status=code, registers=pb.LabelSet())
 
 
 def test_appends_of_a_journal_are_gathered(service: AppendService, journals: Journals) -> None:
-    """Appends that come while one is on its way go with the next, in the order of the calls."""
     first = journals.held(service)
     later = [service.append(JOURNAL, b"%d;" % each) for each in range(100)]
     journals.gate.set()
@@ -117,7 +116,6 @@ def test_appends_of_a_journal_are_gathered(service: AppendService, journals: Jou
 
 
 def test_each_writer_knows_its_span(service: AppendService, journals: Journals) -> None:
-    """The response is the whole append's, the span the writer's own."""
     journals.held(service)
     content = [b"a" * 3, b"", b"b" * 5]
     later = [service.append(JOURNAL, each) for each in content]
@@ -128,7 +126,6 @@ def test_each_writer_knows_its_span(service: AppendService, journals: Journals) 
 
 
 def test_a_batch_of_aborted_writers_is_not_sent(service: AppendService, journals: Journals) -> None:
-    """Nothing was asked for, so nothing is done, and nothing has failed."""
     service.start_append(JOURNAL).abort()
     service.flush()
     assert journals.requests == []
@@ -136,7 +133,7 @@ def test_a_batch_of_aborted_writers_is_not_sent(service: AppendService, journals
 
 
 def test_registers_without_bytes_fail_their_writer_only(service: AppendService, journals: Journals) -> None:
-    """The journal takes the next append."""
+    """Brokers reject such a request, so it must not fail the journal."""
     mine = label_set({"author": "me"})
     started = service.start_append(JOURNAL, union_registers=mine)
     with pytest.raises(ProtocolError, match="non-empty"):
@@ -145,7 +142,7 @@ def test_registers_without_bytes_fail_their_writer_only(service: AppendService, 
 
 
 def test_unequal_requests_are_appends_of_their_own(service: AppendService, stub: StubBroker) -> None:
-    """Equal ones share; an explicit offset is not shared, for one writer only can be there."""
+    """Only one writer can be at an explicit offset, so requests with one are never shared."""
     journals = Journals()
     stub.script("Append", journals.take)
     first = journals.held(service)
@@ -175,7 +172,6 @@ WHOLE = AppendOptions(
 
 
 def test_whole_options_are_sent(service: AppendService, journals: Journals, stub: StubBroker) -> None:
-    """Options given whole go out as they are, but for what keywords replace; or all by keywords."""
     no_resume = pb.AppendRequest.SUSPEND_NO_RESUME
     with service.start_append(WHOLE) as whole:
         whole.write(b"x")
@@ -196,7 +192,6 @@ def test_whole_options_are_sent(service: AppendService, journals: Journals, stub
 
 
 def test_an_append_that_suspends_fails_alone(service: AppendService, journals: Journals) -> None:
-    """What comes behind it to the journal is appended, and closing has nothing to complain of."""
     journals.failures[JOURNAL] = [status(pb.SUSPENDED)]
     with service.start_append(JOURNAL, suspend=pb.AppendRequest.SUSPEND_NOW) as suspending:
         pass
@@ -207,7 +202,7 @@ def test_an_append_that_suspends_fails_alone(service: AppendService, journals: J
 
 
 def test_a_failure_behind_an_append_that_suspends_is_told(client: Client, journals: Journals) -> None:
-    """To have asked for the one does not hide the other."""
+    """Reading the result of one append must not hide the failure of another."""
     service = AppendService(client)
     journals.failures[JOURNAL] = [status(pb.SUSPENDED), status(pb.NOT_ALLOWED)]
     journals.gate.clear()
@@ -222,7 +217,7 @@ def test_a_failure_behind_an_append_that_suspends_is_told(client: Client, journa
 
 
 def test_bytes_that_do_not_resume_the_journal(service: AppendService, journals: Journals) -> None:
-    """They would be left out: the journal's later appends fail with them."""
+    """Later appends of the journal must fail, too, because these bytes would be missing before them."""
     journals.failures[JOURNAL] = [status(pb.SUSPENDED)]
     with service.start_append(JOURNAL, suspend=pb.AppendRequest.SUSPEND_NO_RESUME) as left_out:
         left_out.write(b"x")
@@ -233,7 +228,7 @@ def test_bytes_that_do_not_resume_the_journal(service: AppendService, journals: 
 def test_bytes_that_no_broker_takes_fail_their_writer_only(
     service: AppendService, journals: Journals
 ) -> None:
-    """A request about the suspension alone has none."""
+    """A request that only changes the suspension must not have bytes."""
     started = service.start_append(JOURNAL, suspend=pb.AppendRequest.SUSPEND_IF_FLUSHED)
     started.write(b"x")
     with pytest.raises(ProtocolError, match="SUSPEND_IF_FLUSHED requires an empty Append"):
@@ -244,7 +239,6 @@ def test_bytes_that_no_broker_takes_fail_their_writer_only(
 
 
 def test_a_dependency_is_waited_for(service: AppendService, journals: Journals) -> None:
-    """The append begins when it is done; others go on before."""
     operation: AsyncOperation[None] = AsyncOperation()
     future: concurrent.futures.Future[None] = concurrent.futures.Future()
     with service.start_append(JOURNAL, dependencies=[operation, future, finished_operation()]) as waiting:
@@ -259,7 +253,6 @@ def test_a_dependency_is_waited_for(service: AppendService, journals: Journals) 
 
 
 def test_a_barrier_waits_for_other_journals(service: AppendService, journals: Journals) -> None:
-    """An append that depends on all that is pending elsewhere comes behind it."""
     first = journals.held(service, OTHER)
     names = [f"part/{each}" for each in range(20)]
     parts = [service.append(name, b"x") for name in names]
@@ -277,7 +270,7 @@ def test_a_barrier_waits_for_other_journals(service: AppendService, journals: Jo
 
 
 def test_a_failed_dependency_fails_the_journal(service: AppendService, journals: Journals) -> None:
-    """The append and all later ones to its journal have the cause; others go on; it spreads by dependence."""
+    """The failure also spreads to appends that depend on this one."""
     operation: AsyncOperation[None] = AsyncOperation()
     with service.start_append(JOURNAL, dependencies=[operation]) as failing:
         failing.write(b"x")
@@ -303,7 +296,6 @@ PASSING: dict[str, Act] = {
 
 @pytest.mark.parametrize("name", PASSING)
 def test_what_may_pass_is_tried_again(service: AppendService, journals: Journals, name: str) -> None:
-    """The same bytes are sent again; what came meanwhile comes behind them."""
     journals.failures[JOURNAL] = [PASSING[name]] * 2
     journals.held(service)
     service.append(JOURNAL, b"second;")
@@ -323,7 +315,6 @@ TERMINAL: dict[str, tuple[Act, type[Exception]]] = {
 
 @pytest.mark.parametrize("name", TERMINAL)
 def test_what_stays_ends_the_journal(service: AppendService, journals: Journals, name: str) -> None:
-    """The append, those behind it and later ones fail with one try; another journal does not notice."""
     act, error = TERMINAL[name]
     journals.failures[JOURNAL] = [act]
     first = journals.held(service)
@@ -340,7 +331,6 @@ def test_what_stays_ends_the_journal(service: AppendService, journals: Journals,
 
 @pytest.mark.parametrize("act", [Fail(), Hang()], ids=["broken connection", "silence"])
 def test_trying_ends_at_the_deadline(hasty: Client, stub: StubBroker, act: Act) -> None:
-    """The last cause is raised, and the journal has failed."""
     stub.script("Append", [act])
     with AppendService(hasty, timeout_s=1.0) as service:
         with pytest.raises(UnavailableError):
@@ -349,7 +339,7 @@ def test_trying_ends_at_the_deadline(hasty: Client, stub: StubBroker, act: Act) 
 
 
 def test_an_outage_is_no_failure(stub: StubBroker, journals: Journals) -> None:
-    """Appends outlast an outage that is longer than the client's time, in their order."""
+    """Appends survive an outage that is longer than the client's timeout."""
     journals.failures[JOURNAL] = [Fail()] * 5
     with Client(stub.endpoint, timeout_s=0.3) as client, AppendService(client) as service:
         appended = [service.append(JOURNAL, b"%d;" % each) for each in range(10)]
@@ -358,7 +348,6 @@ def test_an_outage_is_no_failure(stub: StubBroker, journals: Journals) -> None:
 
 
 def test_closing_in_an_outage_tells_its_cause(stub: StubBroker) -> None:
-    """A flush ends with the client's time, and says why the last try failed."""
     stub.script("Append", [Fail()])
     with Client(stub.endpoint, timeout_s=0.3) as client:
         service = AppendService(client)
@@ -370,7 +359,6 @@ def test_closing_in_an_outage_tells_its_cause(stub: StubBroker) -> None:
 
 @pytest.mark.slow
 def test_journals_that_hang_hold_no_other(client: Client, journals: Journals) -> None:
-    """More journals than there are threads never answer; the others' appends go on."""
     before = workers()
     hung = [f"hung/{each}" for each in range(5)]
     journals.failures = {name: [Hang()] for name in hung}
@@ -387,7 +375,7 @@ def test_journals_that_hang_hold_no_other(client: Client, journals: Journals) ->
 
 
 def test_waiting_for_dependencies_ends_at_the_deadline(client: Client, journals: Journals) -> None:
-    """An operation nobody ends, or that itself waits for the append, does not hold it for ever."""
+    """The dependency may never end, or may wait for this append."""
     operation: AsyncOperation[None] = AsyncOperation()
     with AppendService(client, timeout_s=0.2) as service:
         with service.start_append(JOURNAL, dependencies=[operation]) as waiting:
@@ -398,7 +386,7 @@ def test_waiting_for_dependencies_ends_at_the_deadline(client: Client, journals:
 
 
 def test_waiting_for_a_writer_ends_at_the_deadline(client: Client, journals: Journals) -> None:
-    """Who begins a second append before releasing the first is told so."""
+    """A thread that starts a second append before it releases the first would wait for itself."""
     with AppendService(client, timeout_s=0.2) as service, service.start_append(JOURNAL) as started:
         with pytest.raises(AppendWaitError, match="another writer"):
             service.append(JOURNAL, b"x")
@@ -407,7 +395,6 @@ def test_waiting_for_a_writer_ends_at_the_deadline(client: Client, journals: Jou
 
 
 def test_a_released_append_takes_no_more(service: AppendService, journals: Journals) -> None:
-    """Writing, requiring and releasing are refused then, and waiting before."""
     started = service.start_append(JOURNAL)
     with pytest.raises(ClosedError, match="release it"):
         started.result(0)
@@ -429,7 +416,7 @@ def test_a_released_append_takes_no_more(service: AppendService, journals: Journ
 
 @pytest.mark.parametrize("content", [bytes, bytearray, memoryview], ids=["bytes", "bytearray", "view"])
 def test_content_is_copied(service: AppendService, journals: Journals, content: type) -> None:
-    """A buffer may change after the call without changing the append."""
+    """A caller may reuse its buffer after the call."""
     journals.held(service)
     buffer = bytearray(b"as it was")
     appended = service.append(JOURNAL, content(buffer))
@@ -441,7 +428,6 @@ def test_content_is_copied(service: AppendService, journals: Journals, content: 
 
 @pytest.mark.parametrize("content", ["text", 5, None], ids=["text", "number", "nothing"])
 def test_what_is_not_bytes_is_refused(service: AppendService, journals: Journals, content: object) -> None:
-    """Nothing is appended, and the journal goes on."""
     with pytest.raises(TypeError):
         service.append(JOURNAL, content)  # type: ignore[arg-type]  # Not bytes, on purpose.
     service.append(JOURNAL, b"x").result(SOON)
@@ -450,14 +436,12 @@ def test_what_is_not_bytes_is_refused(service: AppendService, journals: Journals
 
 @pytest.mark.parametrize("journal", ["", "../x", "a//b"], ids=["empty", "goes up", "empty part"])
 def test_bad_names_are_refused(service: AppendService, journal: str) -> None:
-    """No journal queue is made for them."""
     with pytest.raises(ProtocolError):
         service.append(journal, b"x")
     assert service.pending_except("") == frozenset()
 
 
 def test_many_bytes_go_to_disk(service: AppendService, journals: Journals) -> None:
-    """An append of 20 MiB in odd pieces is whole; so is the next one."""
     piece = bytes(range(251)) * 1000
     with service.start_append(JOURNAL) as started:
         for _ in range(80):
@@ -471,7 +455,6 @@ def test_many_bytes_go_to_disk(service: AppendService, journals: Journals) -> No
 
 
 def test_an_abort_takes_bytes_back_from_disk(service: AppendService, journals: Journals) -> None:
-    """The bytes before and after are those that are appended."""
     journals.held(service)
     large = bytes(5 << 20)
     service.append(JOURNAL, b"before;" + large)
@@ -486,7 +469,6 @@ def test_an_abort_takes_bytes_back_from_disk(service: AppendService, journals: J
 
 
 def test_writers_wait_for_room(client: Client, journals: Journals) -> None:
-    """A writer that finds as much pending as may be goes on once some of it was appended."""
     with AppendService(client, max_pending_bytes=10) as service, ThreadPoolExecutor() as pool:
         journals.held(service)
         service.append(JOURNAL, b"4567")
@@ -499,7 +481,6 @@ def test_writers_wait_for_room(client: Client, journals: Journals) -> None:
 
 
 def test_waiting_for_room_ends_at_the_deadline(client: Client, journals: Journals) -> None:
-    """A writer is told when nothing is appended for long; memory and disk stay bounded."""
     with AppendService(client, timeout_s=1, max_pending_bytes=10) as service:
         with service.start_append(JOURNAL) as started:
             started.write(b"12345678")
@@ -513,7 +494,6 @@ def test_waiting_for_room_ends_at_the_deadline(client: Client, journals: Journal
 def test_more_than_there_ever_is_room_for_is_refused_at_once(
     service: AppendService, client: Client, journals: Journals
 ) -> None:
-    """Waiting would not help; what the writer wrote is taken back."""
     with AppendService(client, timeout_s=None, max_pending_bytes=10) as small:
         with small.start_append(JOURNAL) as started:
             started.write(b"12345678")
@@ -527,7 +507,6 @@ def test_more_than_there_ever_is_room_for_is_refused_at_once(
 
 
 def test_a_full_disk_fails_one_writer(client: Client, journals: Journals) -> None:
-    """The failed writer's bytes are taken back; the journal goes on."""
     with AppendService(client, spool_dir="/nonexistent") as service:
         with pytest.raises(OSError, match="nonexistent"), service.start_append(JOURNAL) as started:
             started.write(bytes(5 << 20))
@@ -537,7 +516,6 @@ def test_a_full_disk_fails_one_writer(client: Client, journals: Journals) -> Non
 
 
 def test_closing_flushes(client: Client, journals: Journals) -> None:
-    """All that was released is in the journals; nothing more is taken."""
     with AppendService(client) as service:
         journals.held(service)
         for each in range(100):
@@ -553,7 +531,7 @@ def test_closing_flushes(client: Client, journals: Journals) -> None:
 
 
 def test_closing_tells_of_a_failure_nobody_asked_for(client: Client, journals: Journals) -> None:
-    """Appending and forgetting does not lose bytes silently; what was asked for is not told again."""
+    """A caller that never reads results must still learn about lost bytes."""
     journals.failures[JOURNAL] = [status(pb.NOT_ALLOWED)]
     with pytest.raises(NotAllowedError), AppendService(client) as service:
         service.append(JOURNAL, b"x")
@@ -563,7 +541,6 @@ def test_closing_tells_of_a_failure_nobody_asked_for(client: Client, journals: J
 
 
 def test_closing_ends_at_its_deadline(client: Client, journals: Journals) -> None:
-    """Appends that are not done by then have failed, and the caller is told."""
     service = AppendService(client)
     first = journals.held(service)
     second = service.append(JOURNAL, b"second")
@@ -574,7 +551,6 @@ def test_closing_ends_at_its_deadline(client: Client, journals: Journals) -> Non
 
 
 def test_closing_can_cancel(client: Client, stub: StubBroker) -> None:
-    """Calls under way end, threads too, and what waits is told; a writer at work notices at its result."""
     before = workers()
     stub.script("Append", [Hang()])
     service = AppendService(client)
@@ -595,7 +571,7 @@ def test_closing_can_cancel(client: Client, stub: StubBroker) -> None:
 
 
 def test_a_broken_service_lets_nobody_wait(service: AppendService, journals: Journals) -> None:
-    """A mistake in its own thread ends all appends with that error, and it takes no more."""
+    """A bug in the service's own thread fails all appends with that error."""
     journals.held(service)
     service.append(JOURNAL, b"behind")
     with pytest.MonkeyPatch.context() as patched:
@@ -611,7 +587,7 @@ def test_a_broken_service_lets_nobody_wait(service: AppendService, journals: Jou
 def test_a_machine_that_starts_no_more_threads(
     service: AppendService, journals: Journals, monkeypatch: pytest.MonkeyPatch, started: int
 ) -> None:
-    """With a thread, all journals' appends are made; without one, an append fails and leaves nothing."""
+    """One thread is enough for all journals; without any, an append fails cleanly."""
     starts, start = iter(range(started)), threading.Thread.start
 
     def start_some(thread: threading.Thread) -> None:
@@ -632,7 +608,6 @@ def test_a_machine_that_starts_no_more_threads(
 
 
 def test_a_service_stays_in_its_process(service: AppendService) -> None:
-    """A service cannot be pickled, and a forked child is refused."""
     with pytest.raises(TypeError, match="one in each process"):
         pickle.dumps(service)
     child = os.fork()
@@ -646,7 +621,6 @@ def test_a_service_stays_in_its_process(service: AppendService) -> None:
 
 
 def test_appends_are_futures(service: AppendService, journals: Journals) -> None:
-    """Callbacks, ``concurrent.futures.wait`` and asyncio take them."""
     journals.held(service)
     appended = service.append(JOURNAL, b"x")
     called: list[AsyncAppend] = []
@@ -668,7 +642,6 @@ def test_appends_are_futures(service: AppendService, journals: Journals) -> None
 
 @pytest.mark.slow
 def test_few_threads_serve_many_journals(client: Client, journals: Journals) -> None:
-    """A thousand journals take no more threads than are allowed, while none hangs."""
     before = workers()
     with AppendService(client, max_concurrency=3, clock=lambda: 0.0) as service:
         journals.gate.clear()
@@ -691,6 +664,5 @@ def test_few_threads_serve_many_journals(client: Client, journals: Journals) -> 
     ids=["no time", "negative time", "no room", "no memory", "no threads"],
 )
 def test_bad_options_are_refused(client: Client, keys: dict[str, float]) -> None:
-    """The error names the option."""
     with pytest.raises(OptionError, match=next(iter(keys))):
         AppendService(client, **keys)  # type: ignore[arg-type]  # Fields by name, of mixed types.

@@ -1,4 +1,4 @@
-"""Endpoints are URLs of brokers and nothing else; each gRPC code has one meaning."""
+"""Tests how endpoints are parsed, gRPC codes are translated, and channels are reused and closed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ from tests.unit.client.listings import pages
     ],
 )
 def test_endpoints(text: str, target: str, secure: bool) -> None:
-    """Scheme, host and port say what is dialled."""
     endpoint = Endpoint.parse(text)
     assert (endpoint.text, endpoint.target, endpoint.secure) == (text, target, secure)
 
@@ -61,7 +60,6 @@ def test_endpoints(text: str, target: str, secure: bool) -> None:
     ],
 )
 def test_what_is_no_endpoint(text: str) -> None:
-    """The error shows an example, and no password."""
     with pytest.raises(OptionError, match="http://localhost:8080") as caught:
         Endpoint.parse(text)
     assert "secret" not in str(caught.value)
@@ -93,7 +91,6 @@ class Failure(grpc.RpcError):
     ],
 )
 def test_codes(code: grpc.StatusCode, error: type[Exception]) -> None:
-    """The broker's text is kept."""
     translated = rpc_error("http://b:1", Failure(code), str)
     assert type(translated) is error
     assert "the reason" in str(translated)
@@ -101,7 +98,6 @@ def test_codes(code: grpc.StatusCode, error: type[Exception]) -> None:
 
 
 def test_an_append_that_was_too_slow() -> None:
-    """An append that was too slow has an error class, which says what to do."""
     text = "append stream: client stream didn't sustain the minimum append data rate"
     translated = rpc_error("http://b:1", Failure(grpc.StatusCode.UNKNOWN, text), str)
     assert type(translated) is FlowControlError
@@ -110,7 +106,6 @@ def test_an_append_that_was_too_slow() -> None:
 
 
 def test_a_text_that_holds_a_token() -> None:
-    """A token in a text is masked before anybody sees it."""
     token = "eyJhbGciOiJIUzI1NiJ9.eyJjYXAiOjh9.c2lnbmF0dXJl"
     connection = Connection("http://b:1", connect_timeout_s=1, credentials=Credentials("opaque-token"))
     text = f"token {token} of Bearer opaque-token is malformed"
@@ -121,7 +116,7 @@ def test_a_text_that_holds_a_token() -> None:
 
 
 def test_a_connection_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork that goes on using it is told, instead of hanging in gRPC."""
+    """A forked process gets an error, because gRPC would hang."""
     connection = Connection("http://127.0.0.1:1", connect_timeout_s=1)
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(ClosedError, match="make one in each process"):
@@ -131,7 +126,6 @@ def test_a_connection_in_another_process(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_channels_of_closed_readers_are_used_again() -> None:
-    """A few are kept; the rest and all later ones are closed."""
     connection = Connection("http://127.0.0.1:1", connect_timeout_s=1, credentials=Credentials("SECRET"))
     first = connection.lease()
     connection.give_back(first)
@@ -145,7 +139,7 @@ def test_channels_of_closed_readers_are_used_again() -> None:
 
 
 def drop(client: Client) -> None:
-    """Leave a reader in the middle of its journal, unreachable and in a cycle, as a traceback leaves it."""
+    """Leave an open reader in a reference cycle, as a traceback would."""
     reader = client.read("a/journal")
     assert next(reader).content == b"x"
     reader.jumps.append(reader)  # type: ignore[arg-type] # A cycle, for the collector.
@@ -154,7 +148,7 @@ def drop(client: Client) -> None:
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("collects_when", ["between two readers", "a reader opens its channel"])
 def test_readers_that_are_dropped(monkeypatch: pytest.MonkeyPatch, collects_when: str) -> None:
-    """The collector may end readers at any time: their channels are neither closed nor waited for."""
+    """The garbage collector may end a reader at any time, even while the channel lock is held."""
     script: list[Act] = [metadata("a/journal", 0, 2), chunk(0, b"x"), Hang()]
     with StubBroker() as broker, Client(broker.endpoint, timeout_s=10) as client:
         broker.script("Read", script)
@@ -166,7 +160,7 @@ def test_readers_that_are_dropped(monkeypatch: pytest.MonkeyPatch, collects_when
             else:
                 connection = client.default_connection
                 make = connection._new_channel
-                # The lock is held then, and any allocation may start the collector.
+                # At this point the lock is held, and any allocation may start the collector.
                 monkeypatch.setattr(connection, "_new_channel", lambda: (gc.collect(), make())[1])
             for _ in range(3):
                 with client.read("a/journal") as reader:
@@ -176,7 +170,7 @@ def test_readers_that_are_dropped(monkeypatch: pytest.MonkeyPatch, collects_when
 
 
 def test_streams_that_have_ended_leave_no_channel() -> None:
-    """A watch closes its channel, and a stream whose token cannot be had opens none."""
+    """A stream that fails before it starts, for want of a token, opens no channel."""
     fails = False
 
     def token() -> str:
@@ -197,7 +191,7 @@ def test_streams_that_have_ended_leave_no_channel() -> None:
 
 
 def test_grpc_has_what_settle_asks_for() -> None:
-    """The names are private: a release without them shows here, and not as an ImportError of a user."""
+    """These names are private to gRPC: a release without them must fail here, not for a user."""
     with StubBroker() as stub:
         stub.script("List", [Fail()])
         connection = Connection(stub.endpoint, connect_timeout_s=5)
@@ -209,8 +203,6 @@ def test_grpc_has_what_settle_asks_for() -> None:
 
 
 def test_settle_without_grpcs_private_names() -> None:
-    """A call of another make is cancelled, and no more."""
-
     class Call:
         cancelled = False
 

@@ -1,4 +1,4 @@
-"""Tokens claim what a call needs, certificates are checked when read, and no text shows a secret."""
+"""Tests tokens, token files and certificates, and that no text shows a secret."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ NOW = 1_700_000_000.0
 
 
 def test_keys_sign_a_token_for_each_call() -> None:
-    """A token claims what its call needs, and is valid for as long as the call asks."""
     credentials = Credentials(auth_keys=KEYS, clock=lambda: NOW)
     ((name, value),) = credentials.metadata(CLAIMS, 60)
     scheme, _, token = value.partition(" ")
@@ -38,7 +37,6 @@ def test_keys_sign_a_token_for_each_call() -> None:
 
 
 def test_a_signed_token_is_fresh_each_time() -> None:
-    """The clock is asked for each call."""
     times = iter([NOW, NOW + 5000])
     credentials = Credentials(auth_keys=KEYS, clock=lambda: next(times))
     tokens = [credentials.metadata(CLAIMS)[0][1].removeprefix("Bearer ") for _ in range(2)]
@@ -49,30 +47,27 @@ def test_a_signed_token_is_fresh_each_time() -> None:
 
 
 def test_a_token_is_sent_as_it_is() -> None:
-    """A given token is sent unchanged, whatever the call claims."""
     assert Credentials("opaque").metadata(CLAIMS) == (("authorization", "Bearer opaque"),)
 
 
 def test_neither_sends_no_header() -> None:
-    """An anonymous call has no metadata."""
     assert ANONYMOUS.metadata(CLAIMS) == ()
 
 
 def test_keys_win_over_a_token() -> None:
-    """Keys win over a token, as in Gazette's tools."""
+    """As in Gazette's tools."""
     ((_, value),) = Credentials("opaque", KEYS, clock=lambda: NOW).metadata(CLAIMS)
     assert KEYS.verify(value.removeprefix("Bearer "), now=NOW).capability == Capability.READ
 
 
 def put(path: Path, text: str) -> None:
-    """Replace a file as a careful writer does: by a rename."""
+    """Replace a file by a rename, as a careful writer does."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     fresh.rename(path)
 
 
 def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
-    """Each call sends what the file holds then; the blanks around it are no part of it."""
     path = tmp_path / "token"
     path.write_text("first\n")
     credentials = Credentials(token_source=TokenFile(str(path)))
@@ -84,7 +79,7 @@ def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
 
 
 def test_a_token_file_is_not_read_without_need(tmp_path: Path) -> None:
-    """A file that looks the same is not opened: thousands of calls a second would."""
+    """A client may make thousands of calls a second, so an unchanged file must not be opened."""
     path = tmp_path / "token"
     path.write_text("first")
     source = TokenFile(str(path))
@@ -98,7 +93,7 @@ def test_a_token_file_is_not_read_without_need(tmp_path: Path) -> None:
 def test_a_token_file_in_the_middle_of_a_change(
     tmp_path: Path, state: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last token goes on being used, with one warning for each change, and none of the content."""
+    """Keep using the last valid token, and log one warning per change without the content."""
     path = tmp_path / "token"
     path.write_text("first")
     source = TokenFile(str(path))
@@ -115,7 +110,7 @@ def test_a_token_file_in_the_middle_of_a_change(
 
 
 def test_a_token_until_its_file_is_there(tmp_path: Path) -> None:
-    """A task on a machine without the file sends the token that the driver read."""
+    """A task on a machine without the file uses the token that the driver read."""
     path = tmp_path / "token"
     source = TokenFile(str(path), "the-driver's")
     assert source.token() == "the-driver's"
@@ -125,7 +120,6 @@ def test_a_token_until_its_file_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, "", f"{SECRET} two", f"{SECRET}\u00e9"])
 def test_a_bad_token_file_is_named(tmp_path: Path, content: str | None) -> None:
-    """The error has the option and the file, and not what is in it."""
     path = tmp_path / "token"
     if content is not None:
         path.write_text(content)
@@ -135,12 +129,11 @@ def test_a_bad_token_file_is_named(tmp_path: Path, content: str | None) -> None:
 
 
 def test_keys_win_over_a_token_file(tmp_path: Path) -> None:
-    """With keys the file is not even looked for."""
     Client("http://127.0.0.1:1", token_file=str(tmp_path / "none"), auth_keys="c2VjcmV0").close()
 
 
 def test_a_token_of_a_file_is_masked(tmp_path: Path) -> None:
-    """A broker's text that repeats it does not show it."""
+    """A broker may repeat the token in its error text."""
     path = tmp_path / "token"
     path.write_text(SECRET)
     credentials = Credentials(token_source=TokenFile(str(path)))
@@ -158,14 +151,12 @@ def test_a_token_of_a_file_is_masked(tmp_path: Path) -> None:
     ],
 )
 def test_bad_tokens(token: str) -> None:
-    """A token that no header can carry is refused, and not shown."""
     with pytest.raises(OptionError, match="token") as caught:
         Credentials(token)
     assert SECRET not in str(caught.value)
 
 
 def test_no_text_shows_a_secret() -> None:
-    """Neither representations nor masked texts hold a token or key."""
     signed = KEYS.sign(CLAIMS, now=NOW)
     opaque = Credentials(f"opaque-{SECRET}")
     masked = opaque.masked(f"no: opaque-{SECRET}, Bearer {signed[:40]}, {signed!r} or {signed[:-30]}")
@@ -182,13 +173,12 @@ def test_no_text_shows_a_secret() -> None:
 
 
 def test_texts_without_a_token_stay() -> None:
-    """A broker's text about tokens in general is kept."""
     text = "verifying Authorization: expected a Bearer token, got keyJar of 3"
     assert Credentials("opaque").masked(text) == text
 
 
 class Files:
-    """Certificates of one authority, as files."""
+    """The certificates of one authority, as files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -198,7 +188,6 @@ class Files:
         self.cert_file, self.key_file = self.issue("client")
 
     def issue(self, name: str, not_after: datetime.datetime | None = None) -> tuple[str, str]:
-        """Write a certificate and its key; return their paths."""
         issued = self.authority.issue_cert("localhost", not_after=not_after)
         cert_file, key_file = str(self.root / f"{name}.pem"), str(self.root / f"{name}.key")
         issued.private_key_pem.write_to_path(key_file)
@@ -207,7 +196,6 @@ class Files:
         return cert_file, key_file
 
     def encrypt(self, key_file: str) -> str:
-        """Write the key under a password; return the path."""
         key = serialization.load_pem_private_key(Path(key_file).read_bytes(), None)
         path = self.root / "encrypted.key"
         path.write_bytes(
@@ -222,12 +210,10 @@ class Files:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    """An authority's certificate, a client's, and its key."""
     return Files(tmp_path)
 
 
 def test_certificates_in_force(files: Files) -> None:
-    """All three, or the authorities alone, make channel credentials."""
     for options in (
         TlsOptions(files.ca_file, files.cert_file, files.key_file),
         TlsOptions(files.ca_file),
@@ -239,7 +225,6 @@ def test_certificates_in_force(files: Files) -> None:
 
 
 def test_a_certificate_without_its_key(files: Files) -> None:
-    """Either alone is refused, by the other's name."""
     with pytest.raises(OptionError, match=r"tls\.keyFile"):
         TlsOptions(cert_file=files.cert_file)
     with pytest.raises(OptionError, match=r"tls\.certFile"):
@@ -247,13 +232,11 @@ def test_a_certificate_without_its_key(files: Files) -> None:
 
 
 def test_a_missing_file(files: Files) -> None:
-    """A missing file is named, with its option."""
     with pytest.raises(OptionError, match=r"tls\.caFile.*nowhere\.pem.*No such file"):
         TlsOptions(str(files.root / "nowhere.pem"))
 
 
 def test_what_is_not_pem(files: Files) -> None:
-    """Binary, and PEM that has no certificate."""
     binary = files.root / "cert.der"
     binary.write_bytes(b"\x30\x82")
     with pytest.raises(OptionError, match="not PEM"):
@@ -267,7 +250,6 @@ def test_what_is_not_pem(files: Files) -> None:
 
 
 def test_an_expired_certificate(files: Files) -> None:
-    """The error says when it ended."""
     ended = datetime.datetime(2020, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
     cert_file, key_file = files.issue("old", not_after=ended)
     with pytest.raises(OptionError, match=r"tls\.certFile.*expired at 20200102030405Z"):
@@ -275,33 +257,32 @@ def test_an_expired_certificate(files: Files) -> None:
 
 
 def test_a_certificate_of_the_next_century(files: Files) -> None:
-    """Years with four digits are read, too."""
+    """X.509 writes years after 2049 with four digits."""
     end = datetime.datetime(2150, 1, 1, tzinfo=datetime.UTC)
     cert_file, key_file = files.issue("long", not_after=end)
     assert TlsOptions(cert_file=cert_file, key_file=key_file).cert_file == cert_file
 
 
 def test_a_key_of_another_certificate(files: Files) -> None:
-    """Key and certificate have to belong together."""
     _, other = files.issue("other")
     with pytest.raises(OptionError, match=r"tls\.keyFile.*KEY_VALUES_MISMATCH"):
         TlsOptions(cert_file=files.cert_file, key_file=other)
 
 
 def test_an_encrypted_key(files: Files) -> None:
-    """Nobody is asked for a password."""
+    """The client must not prompt for a password."""
     with pytest.raises(OptionError, match=r"tls\.keyFile.*encrypted"):
         TlsOptions(cert_file=files.cert_file, key_file=files.encrypt(files.key_file))
 
 
 def test_certificates_need_a_secure_address(files: Files) -> None:
-    """Options that would be of no effect are refused."""
+    """TLS options without TLS would have no effect."""
     with pytest.raises(OptionError, match="https://"):
         Client("http://127.0.0.1:1", tls=TlsOptions(files.ca_file))
 
 
 def test_tls_options_are_pickled_without_keys(files: Files) -> None:
-    """Files are read again where they arrive; key material does not travel."""
+    """The receiver reads the files again."""
     options = TlsOptions(files.ca_file, files.cert_file, files.key_file)
     pickled = pickle.dumps(options)
     assert b"PRIVATE KEY" not in pickled
@@ -309,13 +290,11 @@ def test_tls_options_are_pickled_without_keys(files: Files) -> None:
 
 
 def contents(files: Files) -> dict[str, Any]:
-    """Return the files' contents by the arguments that take them."""
     names = {"ca": files.ca_file, "cert": files.cert_file, "key": files.key_file}
     return {name: Path(path).read_bytes() for name, path in names.items()}
 
 
 def test_contents_in_place_of_files(files: Files) -> None:
-    """Contents are as good as files, are not shown, and a key does not travel."""
     options = TlsOptions(**contents(files))
     by_file = TlsOptions(files.ca_file, files.cert_file, files.key_file)
     assert (options.authorities, options.pair) == (by_file.authorities, by_file.pair)
@@ -325,7 +304,7 @@ def test_contents_in_place_of_files(files: Files) -> None:
 
 
 def test_bad_contents_are_named_by_their_option(files: Files) -> None:
-    """The options of contents have other names than those of files; no content is shown."""
+    """Contents have other option names than files do."""
     good = contents(files)
     _, other = files.issue("other")
     encrypted = Path(files.encrypt(files.key_file)).read_bytes()
@@ -343,7 +322,7 @@ def test_bad_contents_are_named_by_their_option(files: Files) -> None:
 
 
 def test_changed_files_are_taken_when_they_fit(files: Files) -> None:
-    """A new certificate counts when its key is there, too; until then the old pair does."""
+    """A new certificate is used only once its key is there, too."""
     options = TlsOptions(files.ca_file, files.cert_file, files.key_file)
     assert options.refreshed() is options
     cert_file, key_file = files.issue("fresh")
@@ -356,14 +335,13 @@ def test_changed_files_are_taken_when_they_fit(files: Files) -> None:
 
 
 def test_claims_of_any_selector() -> None:
-    """A listing claims its own selector."""
     claims = Claims(Capability.LIST, pb.LabelSelector())
     ((_, value),) = Credentials(auth_keys=KEYS, clock=lambda: NOW).metadata(claims)
     assert KEYS.verify(value.removeprefix("Bearer "), now=NOW).selector == pb.LabelSelector()
 
 
 def test_from_env(files: Files) -> None:
-    """The variables of Gazette's tools are read; an empty one is as none."""
+    """Read the variables of Gazette's tools; an empty variable counts as missing."""
     env = {
         "BROKER_ADDRESS": "https://broker:9",
         "BROKER_AUTH_KEYS": "c2VjcmV0LWNhbmFyeQ==",
@@ -389,7 +367,6 @@ def test_from_env(files: Files) -> None:
     ],
 )
 def test_from_env_names_the_variable(variable: str, value: str) -> None:
-    """An error is about what the user has set, and shows no secret."""
     with pytest.raises(OptionError) as caught:
         Client.from_env({"BROKER_ADDRESS": "https://broker", variable: value})
     assert caught.value.option in (variable, "BROKER_CERT_KEY_FILE")

@@ -1,4 +1,4 @@
-"""What is tried again, how often and after how long: the table, with no clock."""
+"""Tests which failures are retried, how often and after how long, without a clock."""
 
 from __future__ import annotations
 
@@ -61,12 +61,11 @@ ROUTING = [
 
 
 def kind(value: object) -> str:
-    """Name a case."""
     return f"{type(value).__name__} {getattr(value, 'code', '')}".strip()
 
 
 def tries(cause: GazetteError | None, *, waits: bool = False) -> list[float]:
-    """Return the waits of a read that keeps failing, at most twenty."""
+    """Return the first twenty waits, in seconds, of a read that keeps failing."""
     waited: list[float] = []
     while len(waited) < 20 and (wait_s := retry.after_read(cause, len(waited), waits=waits)) is not None:
         waited.append(wait_s)
@@ -74,13 +73,11 @@ def tries(cause: GazetteError | None, *, waits: bool = False) -> list[float]:
 
 
 def test_back_off_grows_as_gazettes() -> None:
-    """Two tries each at 50 ms, 100 ms and 1 s, then one every 5 s."""
     assert [retry.backoff_s(attempt) for attempt in range(9)] == [0.05, 0.05, 0.1, 0.1, 1, 1, 5, 5, 5]
 
 
 @pytest.mark.parametrize("cause", HEALS_NEVER, ids=kind)
 def test_what_does_not_heal_fails_at_once(cause: GazetteError) -> None:
-    """Authorisation, validation and corruption are never retried, whatever the call."""
     assert retry.after_read(cause, 0, waits=True) is None
     assert retry.after_call(cause, 0) is None
     assert retry.after_create(cause, 0) is None
@@ -89,40 +86,38 @@ def test_what_does_not_heal_fails_at_once(cause: GazetteError) -> None:
 
 @pytest.mark.parametrize("cause", [UNAVAILABLE, STALE, *ROUTING], ids=kind)
 def test_transport_and_routing_back_off_for_ever(cause: GazetteError) -> None:
-    """Only the caller's deadline ends the tries after errors of transport and routing."""
     assert tries(cause)[:8] == [0.05, 0.05, 0.1, 0.1, 1, 1, 5, 5]
     assert len(tries(cause)) == 20
     assert retry.after_call(cause, 0) == 0.05
 
 
 def test_a_clean_end_is_followed_at_once() -> None:
-    """The first end of a stream costs no time, further ones with no byte between cost 50 ms."""
+    """Reopen at once after the first end of a stream, and after 50 ms if the next one brings no bytes."""
     assert tries(None)[:4] == [0.0, 0.05, 0.05, 0.05]
 
 
 def test_content_that_is_not_there_yet() -> None:
-    """A waiting reader backs off; another is told."""
+    """Only a reader that waits for content retries."""
     assert tries(NOT_YET, waits=False) == []
     assert tries(NOT_YET, waits=True)[:5] == [0.05, 0.05, 0.1, 0.1, 1]
     assert retry.after_call(NOT_YET, 0) is None
 
 
 def test_a_journal_not_found_is_asked_for_four_times() -> None:
-    """A fresh spec takes a moment to spread; an append is told at once."""
+    """A new spec needs a moment to reach all brokers. An append is not retried."""
     assert tries(NOT_FOUND) == [0.05, 0.05, 0.1, 0.1]
     assert retry.after_call(NOT_FOUND, 0) is None
     assert retry.after_create(NOT_FOUND, 50) == 0.1
 
 
 def test_other_unknown_failures_are_tried_a_few_times() -> None:
-    """A read tries UNKNOWN five times again, an append never."""
+    """Only reads are repeated; repeating an append could write its bytes twice."""
     assert tries(UNKNOWN) == [0.05, 0.05, 0.1, 0.1, 1]
     assert retry.after_call(UNKNOWN, 0) is None
 
 
 @pytest.mark.parametrize("text", REFUSALS.values(), ids=REFUSALS)
 def test_requests_that_break_a_rule_are_not_repeated(text: str) -> None:
-    """A request that a broker's check refuses fails at once, whatever the call."""
     cause = errors.BrokerError("http://b:1", "UNKNOWN", text)
     assert retry.is_refusal(cause)
     assert tries(cause) == []
@@ -131,14 +126,13 @@ def test_requests_that_break_a_rule_are_not_repeated(text: str) -> None:
 
 @pytest.mark.parametrize("text", MAY_PASS.values(), ids=MAY_PASS)
 def test_texts_that_say_nothing_lasting(text: str) -> None:
-    """Other failures with a text only are tried a few times by a read, and never for ever."""
     cause = errors.BrokerError("http://b:1", "UNKNOWN", text)
     assert not retry.is_refusal(cause)
     assert len(tries(cause)) == retry.UNKNOWN_TRIES - 1
 
 
 def test_apply_is_sent_once() -> None:
-    """An apply is tried again only if it was never sent."""
+    """Retry an apply only if it was never sent, because its outcome would be unknown."""
     assert retry.after_apply(NOT_CONNECTED, 0) == 0.05
     assert retry.after_apply(UNAVAILABLE, 0) is None
     assert retry.after_apply(NO_PRIMARY, 0) is None
@@ -149,12 +143,12 @@ def test_apply_is_sent_once() -> None:
     [(1.0, 5.0, 1.0), (5.0, 5.0, 4.9), (5.0, 0.5, 0.4), (1.0, 0.2, None), (0.0, 0.1, 0.0), (0.0, -1.0, None)],
 )
 def test_a_last_try_fits_before_the_deadline(wait_s: float, left_s: float, expected: float | None) -> None:
-    """A wait is cut so that one more try fits, or there is none."""
+    """A wait is shortened so that one more attempt fits, or there is no further attempt."""
     assert retry.within(wait_s, left_s) == expected
 
 
 class Clock:
-    """Time that passes only by sleeping, and by calls that say so."""
+    """A clock that moves only when code sleeps."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -169,7 +163,6 @@ class Clock:
 
 
 def test_retrying_returns_the_first_success() -> None:
-    """Failures before it leave no trace but their waits."""
     clock = Clock()
     outcomes: list[GazetteError | None] = [UNAVAILABLE, NO_PRIMARY, None]
 
@@ -188,7 +181,6 @@ def test_retrying_returns_the_first_success() -> None:
 
 @pytest.mark.parametrize("patience_s", [3.0, 60.0])
 def test_retrying_ends_at_patience(patience_s: float) -> None:
-    """The last cause is raised, no later than patience and not much sooner; each try knows its deadline."""
     clock = Clock()
     lefts: list[float] = []
 

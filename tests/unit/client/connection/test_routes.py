@@ -1,4 +1,4 @@
-"""Routes are remembered for a time, lead to the right connection, and never to one that is not safe."""
+"""Tests the route cache, the choice of a broker, and that no route leaves TLS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEAR, FAR = "http://near:1", "http://far:1"
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that moves only when a test sets it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -30,7 +30,7 @@ class Clock:
 
 
 def route(*members: tuple[str, str], primary: int = 0) -> pb.Route:
-    """Return a route of members, each a zone and an endpoint."""
+    """Return a route of members, given as pairs of zone and endpoint."""
     made = pb.Route(primary=primary, endpoints=[endpoint for _, endpoint in members])
     for index, (zone, _) in enumerate(members):
         made.members.add(zone=zone, suffix=f"broker-{index}")
@@ -38,14 +38,13 @@ def route(*members: tuple[str, str], primary: int = 0) -> pb.Route:
 
 
 def header(of: pb.Route, cluster_id: int = 7) -> pb.Header:
-    """Return a response's header."""
     return pb.Header(
         route=of, etcd=pb.Header.Etcd(cluster_id=cluster_id, member_id=1, revision=1, raft_term=1)
     )
 
 
 def dialer(clock: Clock, *defaults: str, zone: str = "near", size: int = 10) -> Dialer:
-    """Return a dialer whose connections reach nothing."""
+    """Return a dialer whose connections reach no broker."""
 
     def connect(of: Dialer, endpoint: str) -> Connection:
         return Connection(endpoint, connect_timeout_s=1, listener=of, clock=clock)
@@ -56,27 +55,25 @@ def dialer(clock: Clock, *defaults: str, zone: str = "near", size: int = 10) -> 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that stands still."""
     return Clock()
 
 
 @pytest.mark.parametrize(("size", "ttl_s"), [(0, 60), (-1, 60), (1, -1), (1, float("nan"))])
 def test_a_cache_of_no_use(size: int, ttl_s: float) -> None:
-    """A cache has room for a route, and a time that does not run backwards."""
     with pytest.raises(OptionError, match="route_cache"):
         RouteCache(size, ttl_s)
 
 
 @pytest.mark.parametrize("keys", [{"route_cache_size": -1}, {"route_cache_ttl_s": -1}])
 def test_a_client_with_bad_numbers(keys: dict[str, int]) -> None:
-    """A size of 0 is no cache; less is refused, as is a negative time even without a cache."""
+    """A size of 0 disables the cache and is valid."""
     with pytest.raises(OptionError, match=next(iter(keys))):
         Client("http://127.0.0.1:1", **keys)  # type: ignore[arg-type]  # Fields by name, of mixed types.
     Client("http://127.0.0.1:1", route_cache_size=0).close()
 
 
 def test_a_remembered_route_is_a_copy() -> None:
-    """A message that changes later leaves the cache as it was."""
+    """Changing the message later must not change the cache."""
     told = route(("near", NEAR))
     cache = RouteCache(1, 60)
     cache.update_route(JOURNAL, told)
@@ -88,7 +85,6 @@ def test_a_remembered_route_is_a_copy() -> None:
 
 
 def test_many_threads_share_a_cache() -> None:
-    """Many threads keep a cache within its size, and none of them fails."""
     cache = RouteCache(8, 60)
     errors: list[BaseException] = []
 
@@ -112,7 +108,6 @@ def test_many_threads_share_a_cache() -> None:
 
 
 def test_without_a_cache(clock: Clock) -> None:
-    """No route is followed, whatever is told."""
     dial = dialer(clock, size=0)
     dial.observe(JOURNAL, header(route(("near", NEAR))))
     assert dial.for_primary(JOURNAL) is dial.default
@@ -120,7 +115,6 @@ def test_without_a_cache(clock: Clock) -> None:
 
 
 def test_appends_go_to_the_primary_and_reads_nearby(clock: Clock) -> None:
-    """Each member has one connection, made when it is first needed."""
     dial = dialer(clock)
     dial.observe(JOURNAL, header(route(("far", FAR), ("near", NEAR))))
     assert dial.for_primary(JOURNAL).endpoint.text == FAR
@@ -143,7 +137,6 @@ def test_appends_go_to_the_primary_and_reads_nearby(clock: Clock) -> None:
     ],
 )
 def test_a_route_that_leads_nowhere(clock: Clock, told: pb.Route) -> None:
-    """Appends go to the default broker."""
     dial = dialer(clock)
     dial.observe(JOURNAL, route(("near", NEAR)))
     dial.observe(JOURNAL, told)
@@ -151,14 +144,14 @@ def test_a_route_that_leads_nowhere(clock: Clock, told: pb.Route) -> None:
 
 
 def test_a_member_that_is_the_default(clock: Clock) -> None:
-    """The default needs no second connection, however its address is written."""
+    """The same address may be written with or without its default port."""
     dial = dialer(clock, "http://near:80/")
     dial.observe(JOURNAL, route(("near", "http://near")))
     assert dial.for_primary(JOURNAL) is dial.default
 
 
 def test_a_member_that_cannot_be_reached(clock: Clock) -> None:
-    """A member is passed over for a lease's time; reads go to another, appends to the default."""
+    """Skip a failed member for ``FAILED_S``; reads use another member, appends the default broker."""
     dial = dialer(clock)
     told = route(("near", NEAR), ("far", FAR))
     dial.observe(JOURNAL, told)
@@ -175,7 +168,7 @@ def test_a_member_that_cannot_be_reached(clock: Clock) -> None:
 
 
 def test_idle_members_are_hung_up(clock: Clock) -> None:
-    """Channels nobody used for a while are closed when another is looked up; those in use are kept."""
+    """Idle channels are closed when the next member is looked up."""
     dial = dialer(clock)
     dial.observe(JOURNAL, route(("near", NEAR)))
     dial.observe("another/journal", route(("far", FAR)))
@@ -198,7 +191,7 @@ def test_idle_members_are_hung_up(clock: Clock) -> None:
 
 
 def test_several_defaults_stand_in_for_each_other(clock: Clock) -> None:
-    """The next is asked once one cannot be reached; a failure seen by many moves on one step only."""
+    """Many callers may see the same failure, which must move on by one broker only."""
     dial = dialer(clock, "http://one:1", "http://two:1", "http://three:1")
     first = dial.default
     dial.failed(first)
@@ -211,14 +204,13 @@ def test_several_defaults_stand_in_for_each_other(clock: Clock) -> None:
 
 @pytest.mark.parametrize("endpoints", ["http://one:1,https://two:1", "http://one:1,two", "http://one:1,"])
 def test_bad_lists_of_brokers(endpoints: str) -> None:
-    """One that is no address, or less secure than another, spoils the list."""
     with pytest.raises(OptionError, match="brokerAddress"):
         Client(endpoints)
 
 
 @pytest.mark.parametrize("member", ["http://near:1", "unix://localhost/near"])
 def test_no_way_leads_out_of_tls(clock: Clock, member: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A route to a broker without TLS is not followed where the default has it; once, that is logged."""
+    """A client with TLS ignores routes to brokers without it, and logs that once."""
     dial = dialer(clock, "https://default:1")
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -232,7 +224,7 @@ def test_no_way_leads_out_of_tls(clock: Clock, member: str, caplog: pytest.LogCa
 
 
 def test_another_cluster(clock: Clock) -> None:
-    """A header of another Etcd than the one before is refused; one without a cluster says nothing."""
+    """Offsets and routes of another Etcd cluster are unrelated. A header without a cluster is accepted."""
     dial = dialer(clock)
     dial.observe(JOURNAL, pb.Header())
     dial.observe(JOURNAL, header(route(("near", NEAR))))

@@ -1,4 +1,4 @@
-"""A client that follows routes finds the right broker, and its way back from a wrong or dead one."""
+"""Tests that a client follows routes and recovers from wrong, moved or dead brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Cluster:
         self.entry, self.primary, self.replica = brokers
 
     def header(self, *members: StubBroker | str, primary: int = 0) -> pb.Header:
-        """Return a header with a route of ``members``, by default primary and replica, in zones a, b, ...."""
+        """Return a header with a route of ``members`` in zones a, b, c; by default primary and replica."""
         chosen = members or (self.primary, self.replica)
         route = pb.Route(primary=primary)
         for index, member in enumerate(chosen):
@@ -36,21 +36,19 @@ class Cluster:
         return pb.Header(route=route, etcd=etcd)
 
     def asked(self, rpc: str) -> tuple[int, int, int]:
-        """Return how often each broker was called."""
         first, second, third = (len(each.requests(rpc)) for each in (self.entry, self.primary, self.replica))
         return first, second, third
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Three brokers without scripts."""
     with StubBroker() as one, StubBroker() as two, StubBroker() as three:
         yield Cluster(one, two, three)
 
 
 @pytest.fixture
 def routed(cluster: Cluster) -> Iterator[Client]:
-    """A client that follows routes, in zone b, where the replica is."""
+    """A client that follows routes, in zone b like the replica."""
     with Client(
         cluster.entry.endpoint, timeout_s=30, idle_timeout_s=0.5, route_cache_size=10, zone="b"
     ) as opened:
@@ -58,25 +56,22 @@ def routed(cluster: Cluster) -> Iterator[Client]:
 
 
 def refusal(status: pb.Status, header: pb.Header) -> pb.ReadResponse:
-    """Return a read's only answer."""
     return pb.ReadResponse(status=status, header=header)
 
 
 def content(header: pb.Header, begin: int = 0, end: int = len(CONTENT)) -> list[pb.ReadResponse]:
-    """Return what a broker sends of the journal from ``begin`` on."""
     first = metadata(JOURNAL, 0, len(CONTENT), offset=begin)
     first.header.CopyFrom(header)
     return [first, chunk(begin, CONTENT[begin:end])]
 
 
 def committed(header: pb.Header) -> pb.AppendResponse:
-    """Return the answer to an append of the content."""
     commit = pb.Fragment(journal=JOURNAL, end=len(CONTENT), compression_codec=pb.NONE)
     return pb.AppendResponse(header=header, commit=commit, registers=pb.LabelSet())
 
 
 def test_a_read_follows_the_route(cluster: Cluster, routed: Client) -> None:
-    """A broker that is not a member names those that are: one hop, and none the next time."""
+    """The wrong broker answers with the route, so that only the first read needs another hop."""
     header = cluster.header()
     cluster.entry.script("Read", [refusal(pb.NOT_JOURNAL_BROKER, header)])
     cluster.replica.script("Read", [*content(header), not_yet(10)])
@@ -88,7 +83,7 @@ def test_a_read_follows_the_route(cluster: Cluster, routed: Client) -> None:
 
 
 def test_an_append_follows_the_route(cluster: Cluster, routed: Client) -> None:
-    """A broker that is not the primary names who is: one hop, and none the next time."""
+    """The wrong broker answers with the route, so that only the first append needs another hop."""
     header = cluster.header()
     refused = pb.AppendResponse(status=pb.NOT_JOURNAL_PRIMARY_BROKER, header=header)
     cluster.entry.script("Append", [refused])
@@ -100,7 +95,6 @@ def test_an_append_follows_the_route(cluster: Cluster, routed: Client) -> None:
 
 
 def test_answers_of_a_proxy_tell_the_route(cluster: Cluster, routed: Client) -> None:
-    """Answers that the default broker passes on teach the route, for every kind of call."""
     header = cluster.header()
     cluster.entry.script("Append", [committed(header)])
     cluster.primary.script("Append", [committed(header)])
@@ -117,7 +111,6 @@ def test_answers_of_a_proxy_tell_the_route(cluster: Cluster, routed: Client) -> 
 
 
 def test_listings_tell_routes(cluster: Cluster, routed: Client) -> None:
-    """A listed journal's brokers are called without a first word from another."""
     header = cluster.header()
     listed = pb.ListResponse.Journal(spec=journal_spec(JOURNAL), mod_revision=1, route=header.route)
     cluster.entry.script("List", [pb.ListResponse(header=header, journals=[listed])])
@@ -128,7 +121,6 @@ def test_listings_tell_routes(cluster: Cluster, routed: Client) -> None:
 
 
 def test_a_client_without_a_cache_stays(cluster: Cluster) -> None:
-    """A client without a cache leaves the routing to its broker, and lets it proxy."""
     cluster.entry.script("Read", [*content(cluster.header()), not_yet(10)])
     cluster.entry.script("Append", [committed(cluster.header())])
     with Client(cluster.entry.endpoint) as plain:
@@ -141,7 +133,6 @@ def test_a_client_without_a_cache_stays(cluster: Cluster) -> None:
 
 
 def test_a_route_to_a_dead_broker(cluster: Cluster, routed: Client) -> None:
-    """A dead broker's entry is dropped, and the default broker asked again."""
     dead = f"http://127.0.0.1:{free_ports(1)[0]}"
     gone = cluster.header(cluster.entry, dead)
     alive = cluster.header(cluster.entry)
@@ -152,7 +143,6 @@ def test_a_route_to_a_dead_broker(cluster: Cluster, routed: Client) -> None:
 
 
 def test_a_primary_that_died(cluster: Cluster, routed: Client) -> None:
-    """The default broker takes the append, and names the next primary."""
     dead = f"http://127.0.0.1:{free_ports(1)[0]}"
     moved = cluster.header(cluster.replica)
     cluster.entry.script("Append", [committed(cluster.header(dead))], [committed(moved)])
@@ -163,7 +153,6 @@ def test_a_primary_that_died(cluster: Cluster, routed: Client) -> None:
 
 
 def test_a_member_that_dies_in_mid_stream(cluster: Cluster, routed: Client) -> None:
-    """The read goes on at the exact byte, at another member."""
     header = cluster.header()
     cluster.entry.script("Read", [refusal(pb.NOT_JOURNAL_BROKER, header)])
     cluster.replica.script("Read", [*content(header, 0, 4), Fail()])
@@ -174,7 +163,7 @@ def test_a_member_that_dies_in_mid_stream(cluster: Cluster, routed: Client) -> N
 
 
 def test_an_assignment_that_moves_in_mid_stream(cluster: Cluster, routed: Client) -> None:
-    """A stream that ends without an error goes on where the journal went."""
+    """A stream that ends without an error continues at the journal's new broker."""
     before, after = cluster.header(cluster.replica), cluster.header(cluster.primary)
     cluster.entry.script("Read", [refusal(pb.NOT_JOURNAL_BROKER, before)])
     cluster.replica.script("Read", content(before, 0, 4), [refusal(pb.NOT_JOURNAL_BROKER, after)])
@@ -184,7 +173,7 @@ def test_an_assignment_that_moves_in_mid_stream(cluster: Cluster, routed: Client
 
 
 def test_brokers_that_point_at_each_other(cluster: Cluster, routed: Client) -> None:
-    """A reader that is sent around asks the second one to proxy."""
+    """The reader breaks the loop by asking the second broker to proxy."""
 
     def answer(request: pb.ReadRequest) -> list[pb.ReadResponse]:
         other = cluster.header(cluster.replica)
@@ -199,7 +188,7 @@ def test_brokers_that_point_at_each_other(cluster: Cluster, routed: Client) -> N
 
 
 def test_a_quiet_journal_is_no_dead_broker(cluster: Cluster, routed: Client) -> None:
-    """A blocking read that hears nothing is opened again at the same member."""
+    """A blocking read without data reopens its stream at the same member."""
     header = cluster.header(cluster.replica)
     cluster.entry.script("Read", [refusal(pb.NOT_JOURNAL_BROKER, header)])
     cluster.replica.script("Read", [Hang()], [Hang()], content(header))
@@ -209,7 +198,7 @@ def test_a_quiet_journal_is_no_dead_broker(cluster: Cluster, routed: Client) -> 
 
 
 def test_a_hung_member(cluster: Cluster, routed: Client) -> None:
-    """A read that does not wait, and hears nothing, goes elsewhere."""
+    """A read that does not block expects an answer, so it moves to another member."""
     header = cluster.header()
     cluster.entry.script("Read", [refusal(pb.NOT_JOURNAL_BROKER, header)])
     cluster.replica.script("Read", [Hang()])
@@ -220,7 +209,7 @@ def test_a_hung_member(cluster: Cluster, routed: Client) -> None:
 
 @pytest.mark.parametrize("call", ["read", "append", "list"])
 def test_an_answer_of_another_cluster(cluster: Cluster, routed: Client, call: str) -> None:
-    """Another cluster's answer is an error at once: its offsets mean something else."""
+    """Offsets of another cluster have another meaning."""
     cluster.entry.script("List", [pb.ListResponse(header=cluster.header())])
     routed.list_journals()
     strange = cluster.header()
@@ -239,7 +228,6 @@ def test_an_answer_of_another_cluster(cluster: Cluster, routed: Client, call: st
 
 
 def test_the_first_broker_of_several_is_down(cluster: Cluster) -> None:
-    """The next one is asked, and stays the one to ask."""
     cluster.entry.script("List", [pb.ListResponse()])
     cluster.entry.script("Read", [*content(pb.Header()), not_yet(10)])
     dead = f"http://127.0.0.1:{free_ports(1)[0]}"
@@ -251,7 +239,6 @@ def test_the_first_broker_of_several_is_down(cluster: Cluster) -> None:
 
 
 def test_lists_of_several_brokers(cluster: Cluster) -> None:
-    """Watched or polled, a listing comes from the next broker where one cannot be reached."""
     cluster.entry.script("List", [pb.ListResponse(header=cluster.header()), pb.ListResponse(), Hang()])
     dead = f"http://127.0.0.1:{free_ports(1)[0]}"
     with (
@@ -268,7 +255,6 @@ def test_lists_of_several_brokers(cluster: Cluster) -> None:
 
 
 def test_a_name_that_does_not_resolve() -> None:
-    """A name that does not resolve is tried within the connect deadline, and named."""
     with (
         Client("http://no-such-broker.invalid:1", connect_timeout_s=0.5) as lost,
         pytest.raises(UnavailableError, match=r"no-such-broker\.invalid"),
@@ -277,7 +263,7 @@ def test_a_name_that_does_not_resolve() -> None:
 
 
 def test_tokens_do_not_leave_tls(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A route to a plain broker is not followed by a client whose broker speaks TLS."""
+    """A client with TLS does not follow a route to a broker without it."""
     authority = trustme.CA()
     ca_file = str(tmp_path_factory.mktemp("tls") / "ca.pem")
     authority.cert_pem.write_to_path(ca_file)

@@ -1,4 +1,4 @@
-"""No token or key shows in what the client says, logs or stores, even if the broker repeats it."""
+"""Tests that the client never shows, logs or pickles a token or key, even if the broker repeats it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
 
 
 class Parrot(grpc.ServerInterceptor):  # type: ignore[type-arg]  # The class itself takes no arguments.
-    """Fails every call with a text that repeats the token it was called with."""
+    """A server that fails every call with a text that repeats the caller's token."""
 
     def __init__(self, code: grpc.StatusCode) -> None:
         self._code = code
@@ -66,7 +66,7 @@ class Parrot(grpc.ServerInterceptor):  # type: ignore[type-arg]  # The class its
     ids=["unauthenticated", "unknown", "unimplemented"],
 )
 def parrot(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Endpoint of a broker that repeats tokens, under some gRPC code."""
+    """The endpoint of a broker that repeats tokens, with several gRPC codes."""
     server = grpc.server(ThreadPoolExecutor(4), interceptors=[Parrot(request.param)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -79,7 +79,6 @@ def parrot(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_a_broker_that_repeats_the_token(
     parrot: str, holder: str, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error's text, its fields, its chain and what is logged have it masked."""
     caplog.set_level(logging.DEBUG)
     with HOLDERS[holder](parrot) as client:
         with pytest.raises(GazetteError, match="cannot verify") as caught:
@@ -98,7 +97,6 @@ def test_a_broker_that_repeats_the_token(
 
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_what_holds_a_secret_shows_none(holder: str) -> None:
-    """Every object that a client hands out has a representation without it, and cannot be pickled."""
     with StubBroker() as stub, HOLDERS[holder](stub.endpoint) as client:
         stub.script("Read", [Fail()])
         with AppendService(client) as service:
@@ -116,13 +114,12 @@ def test_what_holds_a_secret_shows_none(holder: str) -> None:
                 for text in (repr(each), str(each)):
                     assert CANARY not in text
                     assert KEY not in text
-                # For a function within another, Python 3.14 has the error of its own.
+                # Python 3.14 raises PicklingError for local functions.
                 with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
                     pickle.dumps(each)
 
 
 def test_credentials_are_not_pickled() -> None:
-    """Credentials are neither pickled nor shown."""
     for each in (Credentials(CANARY), Credentials(auth_keys=KeySet.parse(KEY))):
         assert CANARY not in repr(each)
         with pytest.raises(TypeError, match="contain secrets"):

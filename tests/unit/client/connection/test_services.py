@@ -1,4 +1,4 @@
-"""Calls of another service than the brokers' are routed and authenticated as those of journals are."""
+"""Tests that calls of other services are routed and authenticated like those of journals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STAT_LIFETIME_S = 60.0
 
 
 class Consumer(pc_grpc.ShardServicer):
-    """A consumer that says where its shards are, to callers whose token is about the shard."""
+    """A consumer that returns its shards' route to callers whose token is for the shard."""
 
     def __init__(self, zone: str, cluster_id: int = 7) -> None:
         self.zone = zone
@@ -53,7 +53,7 @@ class Consumer(pc_grpc.ShardServicer):
         self._server.stop(grace=None).wait(10)
 
     def Stat(self, request: pc.StatRequest, context: grpc.ServicerContext) -> pc.StatResponse:  # noqa: N802
-        """Answer with this consumer's zone as a journal, and where the shard is."""
+        """Return this consumer's zone as a journal name, with the shard's route."""
         sent = dict(context.invocation_metadata())
         try:
             claims = KEYS.verify(str(sent.get("authorization", "")).removeprefix("Bearer "), now=time.time())
@@ -76,7 +76,7 @@ class Consumer(pc_grpc.ShardServicer):
 
 @pytest.fixture
 def consumers() -> Iterator[tuple[Consumer, Consumer, Consumer]]:
-    """Three consumers in three zones; the first holds no shard: ``far`` is primary, ``near`` a replica."""
+    """Three consumers in three zones: ``door`` without shards, the primary ``far``, the replica ``near``."""
     with Consumer("door") as door, Consumer("far") as far, Consumer("near") as near:
         door.homes = far.homes = near.homes = [far, near]
         yield door, far, near
@@ -84,7 +84,7 @@ def consumers() -> Iterator[tuple[Consumer, Consumer, Consumer]]:
 
 @pytest.fixture
 def dialer(consumers: tuple[Consumer, ...]) -> Iterator[Dialer]:
-    """A dialer that is told of the first consumer, in the zone of the last."""
+    """A dialer that starts at ``door`` and is in the zone of ``near``."""
     opened = open_dialer(
         consumers[0].endpoint,
         connect_timeout_s=5,
@@ -97,7 +97,7 @@ def dialer(consumers: tuple[Consumer, ...]) -> Iterator[Dialer]:
 
 
 def stat(connection: Connection, shard: str, claims: Claims | None = None) -> str:
-    """Ask for a shard, as a client of shards would; return who answered."""
+    """Ask for a shard as a client of shards would, and return the zone that answered."""
     needed = claims or item_claims(Capability.READ, ID, shard)
     with connection.errors():
         response = connection.stub(pc_grpc.ShardStub).Stat(
@@ -110,7 +110,7 @@ def stat(connection: Connection, shard: str, claims: Claims | None = None) -> st
 
 
 def test_a_shard_is_called_where_it_is(dialer: Dialer) -> None:
-    """The first answer tells the route: then the primary is called, or the member of one's own zone."""
+    """The first answer contains the route."""
     assert stat(dialer.for_primary(SHARD), SHARD) == "door"
     assert stat(dialer.for_primary(SHARD), SHARD) == "far"
     assert stat(dialer.for_member(SHARD), SHARD) == "near"
@@ -118,7 +118,6 @@ def test_a_shard_is_called_where_it_is(dialer: Dialer) -> None:
 
 
 def test_a_call_claims_its_shard_alone(dialer: Dialer, consumers: tuple[Consumer, ...]) -> None:
-    """The token of a call is about one shard, for the time asked for."""
     stat(dialer.default, SHARD)
     [claims] = consumers[0].claims
     assert claims.capability == Capability.READ
@@ -135,13 +134,12 @@ def test_a_call_claims_its_shard_alone(dialer: Dialer, consumers: tuple[Consumer
     ],
 )
 def test_other_claims_are_refused(dialer: Dialer, claims: Claims) -> None:
-    """The refusal is raised as one of the package's errors."""
     with pytest.raises(AuthError, match="not authorized to read shard"):
         stat(dialer.default, SHARD, claims)
 
 
 def test_a_dead_primary_is_passed_over(dialer: Dialer, consumers: tuple[Consumer, ...]) -> None:
-    """Its failure is noted by the call; the next try asks the default again and follows its route."""
+    """The failed call drops the route; the next attempt asks the default broker for a new one."""
     door, far, near = consumers
     for _ in range(2):
         stat(dialer.for_primary(SHARD), SHARD)
@@ -164,7 +162,6 @@ def test_a_dead_primary_is_passed_over(dialer: Dialer, consumers: tuple[Consumer
 
 
 def test_headers_of_another_cluster_are_refused(dialer: Dialer, consumers: tuple[Consumer, ...]) -> None:
-    """Shards of another Etcd are others, whatever their ids."""
     stat(dialer.default, SHARD)
     consumers[0].cluster_id = 8
     with pytest.raises(ProtocolError, match="ClusterId 8"):
@@ -172,7 +169,6 @@ def test_headers_of_another_cluster_are_refused(dialer: Dialer, consumers: tuple
 
 
 def test_services_share_a_channel() -> None:
-    """A connection makes one stub of each service, and new ones with its next channel."""
     connection = Connection("http://127.0.0.1:1", connect_timeout_s=1)
     shards = connection.stub(pc_grpc.ShardStub)
     journals = connection.stub(pb_grpc.JournalStub)
@@ -185,7 +181,7 @@ def test_services_share_a_channel() -> None:
 
 
 def test_claims_are_made_only_to_be_signed() -> None:
-    """A ready-made token is sent without a look at what the call would claim."""
+    """A ready-made token needs no claims."""
     made: list[Claims] = []
 
     def claims() -> Claims:

@@ -1,4 +1,4 @@
-"""TLS works or fails soon with the reason, and is never given up for plain text."""
+"""Tests that TLS works or fails soon with a reason, and never falls back to plain text."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ JOURNAL = "a/journal"
 
 
 class Authority:
-    """Who issues the certificates of a test, as files in a folder."""
-
     def __init__(self, root: Path) -> None:
         self._root = root
         self._ca = trustme.CA()
@@ -35,7 +33,6 @@ class Authority:
         self._ca.cert_pem.write_to_path(self.ca_file)
 
     def issue(self, name: str, *, expired: bool = False) -> tuple[str, str]:
-        """Return the files of a certificate for a host, and of its key."""
         ended = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC) if expired else None
         issued = self._ca.issue_cert(name, not_after=ended)
         folder = Path(tempfile.mkdtemp(dir=self._root))
@@ -48,13 +45,11 @@ class Authority:
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """The authority that both sides trust."""
     return Authority(tmp_path_factory.mktemp("tls") / "ours")
 
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """An authority that nobody trusts."""
     return Authority(tmp_path_factory.mktemp("tls") / "theirs")
 
 
@@ -67,7 +62,10 @@ def secure_broker(
     clients: Authority | None = None,
     port: int = 0,
 ) -> Iterator[StubBroker]:
-    """Run a broker with a certificate for ``name``, which asks for one of ``clients`` if given."""
+    """Run a broker with a certificate for ``name``.
+
+    It requires a client certificate of ``clients``, if given.
+    """
     cert_file, key_file = authority.issue(name, expired=expired)
     pair = (Path(key_file).read_bytes(), Path(cert_file).read_bytes())
     roots = Path(clients.ca_file).read_bytes() if clients else None
@@ -77,7 +75,7 @@ def secure_broker(
 
 
 def test_a_trusted_broker(ours: Authority) -> None:
-    """Calls, and reads on their own connections, work over TLS."""
+    """Reads use their own connections."""
     with secure_broker(ours) as stub, Client(stub.endpoint, tls=TlsOptions(ours.ca_file)) as client:
         stub.script("Read", [metadata(JOURNAL, 0, 5), chunk(0, b"hello"), not_yet(5)])
         assert client.list_journals() == []
@@ -85,14 +83,13 @@ def test_a_trusted_broker(ours: Authority) -> None:
 
 
 def test_mutual_trust(ours: Authority) -> None:
-    """A broker that asks for a certificate takes ours."""
     tls = TlsOptions(ours.ca_file, *ours.issue("client"))
     with secure_broker(ours, clients=ours) as stub, Client(stub.endpoint, tls=tls) as client:
         assert client.list_journals() == []
 
 
 def test_certificates_are_renewed_under_a_client(ours: Authority, theirs: Authority, tmp_path: Path) -> None:
-    """A client whose certificate no broker takes any more goes on with the one that its files hold now."""
+    """The client rereads its files once the broker rejects the old certificate."""
     cert_file, key_file, ca_file = (str(tmp_path / name) for name in ("cert", "key", "ca"))
 
     def put(authority: Authority) -> None:
@@ -115,7 +112,7 @@ def test_certificates_are_renewed_under_a_client(ours: Authority, theirs: Author
 
 
 def fails(endpoint: str, tls: TlsOptions | None, problem: str) -> None:
-    """Check that a call fails with the reason, on the first try: its patience would be ten minutes."""
+    """Check that a call fails on the first attempt, because retries would take ten minutes."""
     with (
         Client(endpoint, tls=tls, timeout_s=600, connect_timeout_s=600) as client,
         pytest.raises(TlsError, match=problem),
@@ -129,7 +126,7 @@ def fails(endpoint: str, tls: TlsOptions | None, problem: str) -> None:
 
 
 def test_each_call_of_a_client_fails_with_the_reason(ours: Authority, theirs: Authority) -> None:
-    """A handshake that failed is not an answer: the next call names the reason too, and does not retry."""
+    """A failed handshake must not count as an answer, or the next call would retry."""
     with (
         secure_broker(theirs) as stub,
         Client(stub.endpoint, tls=TlsOptions(ours.ca_file), timeout_s=3) as client,
@@ -140,7 +137,6 @@ def test_each_call_of_a_client_fails_with_the_reason(ours: Authority, theirs: Au
 
 
 def test_a_broker_of_another_authority(ours: Authority, theirs: Authority) -> None:
-    """Neither the public authorities nor ours vouch for the broker."""
     with secure_broker(theirs) as stub:
         fails(stub.endpoint, TlsOptions(ours.ca_file), "cannot be trusted")
         fails(stub.endpoint, None, "cannot be trusted")
@@ -148,20 +144,17 @@ def test_a_broker_of_another_authority(ours: Authority, theirs: Authority) -> No
 
 
 def test_a_broker_whose_certificate_has_expired(ours: Authority) -> None:
-    """The error's reason says that the certificate has expired."""
     with secure_broker(ours, expired=True) as stub:
         fails(stub.endpoint, TlsOptions(ours.ca_file), "expired")
 
 
 def test_a_broker_of_another_name(ours: Authority) -> None:
-    """A certificate for another host does not do."""
     with secure_broker(ours, name="elsewhere.example") as stub:
         fails(stub.endpoint, TlsOptions(ours.ca_file), "another host name")
 
 
 @pytest.mark.parametrize("shows", ["no certificate", "one of another authority"])
 def test_a_broker_that_asks_for_a_certificate(ours: Authority, theirs: Authority, shows: str) -> None:
-    """A client that has none, or one that the broker does not trust, is told."""
     pair = theirs.issue("client") if shows == "one of another authority" else ()
     with secure_broker(ours, clients=ours) as stub:
         fails(stub.endpoint, TlsOptions(ours.ca_file, *pair), "without a certificate that it trusts")
@@ -169,7 +162,6 @@ def test_a_broker_that_asks_for_a_certificate(ours: Authority, theirs: Authority
 
 
 def test_tls_to_a_plain_broker(ours: Authority) -> None:
-    """A client with https:// sends nothing in plain text."""
     with StubBroker() as stub:
         stub.script("List", [pb.ListResponse()])
         secure = stub.endpoint.replace("http://", "https://")
@@ -178,13 +170,11 @@ def test_tls_to_a_plain_broker(ours: Authority) -> None:
 
 
 def test_plain_text_to_a_tls_broker(ours: Authority) -> None:
-    """A client with http:// is told what the address has to be."""
     with secure_broker(ours) as stub:
         fails(stub.endpoint.replace("https://", "http://"), None, "https://")
 
 
 def test_a_broker_that_never_shakes_hands(ours: Authority) -> None:
-    """A connection that is accepted and then ignored is given up at the connect deadline."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"https://127.0.0.1:{listener.getsockname()[1]}"
         with (
@@ -195,7 +185,7 @@ def test_a_broker_that_never_shakes_hands(ours: Authority) -> None:
 
 
 def test_a_broker_that_hangs_up(ours: Authority) -> None:
-    """Connections closed before the handshake may be a restart: no reason is made up."""
+    """The broker may be restarting, so the client must not report a TLS problem."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:

@@ -1,4 +1,4 @@
-"""Changes are applied in transactions of a size, and what was done before a failure is told."""
+"""Tests that changes are applied in batches, and that an error lists what was done before it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ Change = pb.ApplyRequest.Change
 
 
 def deletions(count: int) -> list[Change]:
-    """Return changes, each of another journal."""
     return [Change(delete=f"many/{index:04}", expect_mod_revision=-1) for index in range(count)]
 
 
 def sizes(stub: StubBroker) -> list[int]:
-    """Return how many changes each call had."""
     return [len(request.changes) for request in stub.requests("Apply")]
 
 
@@ -48,7 +46,6 @@ def sizes(stub: StubBroker) -> list[int]:
     ],
 )
 def test_batches(stub: StubBroker, client: Client, count: int, size: int, expected: list[int]) -> None:
-    """Batches keep the order of the changes; the last revision is returned."""
     stub.script("Apply", *([applied(revision)] for revision in range(5, 5 + len(expected))), [applied(99)])
     changes = deletions(count)
     assert client.apply_in_batches(changes, size) == (4 + len(expected) if expected else 0)
@@ -57,14 +54,13 @@ def test_batches(stub: StubBroker, client: Client, count: int, size: int, expect
 
 
 def test_the_default_size_is_one_that_etcd_takes(stub: StubBroker, client: Client) -> None:
-    """129 changes are too many for one transaction."""
+    """Etcd rejects a transaction of 129 changes."""
     stub.script("Apply", [applied(5)])
     client.apply_in_batches(deletions(129))
     assert sizes(stub) == [CHANGES_PER_APPLY, 129 - CHANGES_PER_APPLY]
 
 
 def test_partial_success_is_told(stub: StubBroker, client: Client) -> None:
-    """The error has the batch that failed, what was done before it, and why."""
     stub.script("Apply", [applied(5)], [applied(6)], [pb.ApplyResponse(status=pb.ETCD_TRANSACTION_FAILED)])
     with pytest.raises(PartialApplyError, match="the first 20 of 35 changes were applied") as caught:
         client.apply_in_batches(deletions(35), 10)
@@ -88,7 +84,7 @@ def test_partial_success_is_told(stub: StubBroker, client: Client) -> None:
 def test_a_failure_of_the_first_batch_is_raised_as_it_is(
     stub: StubBroker, client: Client, answer: pb.ApplyResponse | Fail, expected: type[Exception]
 ) -> None:
-    """Nothing was done before it."""
+    """There is no partial success to report."""
     stub.script("Apply", [answer])
     with pytest.raises(expected):
         client.apply_in_batches(deletions(35), 10)
@@ -111,7 +107,6 @@ BAD = {
 def test_a_bad_change_anywhere_is_found_before_anything_is_sent(
     stub: StubBroker, client: Client, name: str
 ) -> None:
-    """A bad change's index is told, though it would be in the second batch."""
     stub.script("Apply", [applied(5)])
     changes: Sequence[Change] = [*deletions(12), BAD[name]]
     with pytest.raises(ProtocolError, match=r"Changes\[12\]"):
@@ -122,14 +117,14 @@ def test_a_bad_change_anywhere_is_found_before_anything_is_sent(
 
 
 def test_a_negative_size_is_refused(stub: StubBroker, client: Client) -> None:
-    """Zero is the size that means all."""
+    """A size of 0 means one batch for all changes."""
     with pytest.raises(ProtocolError, match=r"batch size \(-1"):
         client.apply_in_batches(deletions(3), -1)
     assert sizes(stub) == []
 
 
 def test_etcd_refusing_the_size_of_a_transaction_is_explained(stub: StubBroker, client: Client) -> None:
-    """The limit is Etcd's to set, so the error explains it and nothing is guessed beforehand."""
+    """Operators configure the limit in Etcd, so the client cannot check it in advance."""
     text = "etcdserver: too many operations in txn request"
     stub.script("Apply", [Fail(grpc.StatusCode.UNKNOWN, text)])
     with pytest.raises(
@@ -140,7 +135,6 @@ def test_etcd_refusing_the_size_of_a_transaction_is_explained(stub: StubBroker, 
 
 @given(count=st.integers(0, 60), size=st.integers(0, 20), fails_at=st.integers(0, 60))
 def test_any_size_applies_each_change_once(count: int, size: int, fails_at: int) -> None:
-    """Changes go in order up to the failure, in batches of the size asked for; the error counts them."""
     changes = deletions(count)
     done: list[list[Change]] = []
 

@@ -1,4 +1,4 @@
-"""A name that no journal has is answered with similar ones, by one cheap question."""
+"""Tests that an error for an unknown journal names similar ones, at the cost of one small listing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ NAMES = ("shop/orders", "shop/orders-eu", "shop/returns", "shop/eu/orders", "log
     ],
 )
 def test_what_is_near_is_named(name: str, hint: str) -> None:
-    """Names beside it are compared without what all of them share."""
+    """The common prefix of all names is ignored in the comparison."""
     client = FakeClient({each: FakeJournal(b"") for each in NAMES})
     assert name_hint(client, name) == hint
 
 
 class Many:
-    """Lists more journals than are compared; or refuses to."""
+    """A client that lists more journals than are compared, or refuses to list any."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -47,12 +47,12 @@ class Many:
 
 
 def test_one_question_is_asked_and_its_answer_is_bounded() -> None:
-    """A catalogue of many journals is not listed for a hint."""
+    """A hint must not list a catalogue of many journals."""
     many = Many()
     assert name_hint(many, "shop/eu") == f"; did you mean the prefix 'shop/eu/' ({NAMES_COMPARED}+ journals)?"
     assert many.asked == [("prefix=shop/", NAMES_COMPARED)]
 
 
 def test_a_token_without_the_directory_gets_no_hint() -> None:
-    """The error that is about to be raised says more than the one of the hint."""
+    """The original error is more useful than the one of the hint."""
     assert name_hint(Many(AuthError("http://broker", "no")), "shop/ordres") == ""

@@ -1,4 +1,4 @@
-"""Messages of a List stream become whole listings, or errors; nothing in between."""
+"""Tests that the messages of a List stream become complete listings or errors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ def listings(messages: Iterable[pb.ListResponse], **options: int) -> list[Listin
 
 
 def test_pages_are_joined_at_the_empty_message() -> None:
-    """A watch gives a listing at each empty message, ascending by name."""
     (listing,) = listings(pages(7, ["a/one", "a/two", "b/one"]))
     assert (listing.revision, listing.names) == (7, ["a/one", "a/two", "b/one"])
     assert repr(listing) == "Listing(revision=7, journals=3)"
 
 
 def test_listings_follow_each_other() -> None:
-    """One stream brings any number of listings, empty ones among them."""
     found = listings([*pages(7, ["a/one"]), *pages(8, []), *pages(12, ["a/one", "a/two"])])
     assert [(each.revision, each.names) for each in found] == [
         (7, ["a/one"]),
@@ -38,14 +36,13 @@ def test_listings_follow_each_other() -> None:
 
 
 def test_a_page_of_any_size_is_taken() -> None:
-    """Brokers send 25 journals a message; a thousand in one are as good."""
+    """Gazette's brokers send 25 journals a message."""
     names = [f"many/{index:04}" for index in range(1000)]
     (listing,) = listings(pages(7, names, size=1000))
     assert listing.names == names
 
 
 def test_a_listing_without_watch_ends_with_its_stream() -> None:
-    """A listing without a watch has no empty message at its end."""
     joiner = SnapshotJoiner(watch=False)
     assert joiner.feed(message("b/one", revision=7)) is None
     assert joiner.feed(message("a/one")) is None
@@ -56,7 +53,6 @@ def test_a_listing_without_watch_ends_with_its_stream() -> None:
 
 
 def test_no_journals_are_a_listing() -> None:
-    """One message without journals says that nothing matches."""
     joiner = SnapshotJoiner(watch=False)
     joiner.feed(message(revision=7))
     assert joiner.finish() == Listing(header(7), ())
@@ -102,13 +98,12 @@ def test_no_journals_are_a_listing() -> None:
     ],
 )
 def test_violations(messages: list[pb.ListResponse], problem: str) -> None:
-    """A stream that breaks the form gives an error, and no listing of what was broken."""
     with pytest.raises(ProtocolError, match=problem):
         listings(messages, least_revision=5)
 
 
 def test_an_empty_message_in_a_plain_listing_is_a_violation() -> None:
-    """An empty message in a plain listing violates the protocol, as in Gazette's client."""
+    """As in Gazette's client."""
     joiner = SnapshotJoiner(watch=False)
     joiner.feed(message("a/one", revision=7))
     with pytest.raises(ProtocolError, match="an empty message"):
@@ -116,19 +111,17 @@ def test_an_empty_message_in_a_plain_listing_is_a_violation() -> None:
 
 
 def test_a_plain_listing_of_no_messages_is_cut() -> None:
-    """A broker always sends one."""
+    """A broker always sends at least one message."""
     with pytest.raises(ProtocolError, match="ended before"):
         SnapshotJoiner(watch=False).finish()
 
 
 def test_a_status_is_raised() -> None:
-    """A status is raised, whatever else the message holds."""
     with pytest.raises(JournalNotFoundError):
         SnapshotJoiner(watch=True).feed(pb.ListResponse(status=pb.JOURNAL_NOT_FOUND, header=header(3)))
 
 
 def test_get_finds_by_name() -> None:
-    """Names that are not listed give None."""
     listing = Listing(header(7), (journal("a/one"), journal("a/two", 5)))
     assert listing.get("a/two") == journal("a/two", 5)
     assert listing.get("a/onf") is None
@@ -136,7 +129,7 @@ def test_get_finds_by_name() -> None:
 
 
 def test_changes_tell_a_recreated_journal_from_an_updated_one() -> None:
-    """A changed create revision is another journal of the same name."""
+    """A changed create revision means another journal with the same name."""
     older = Listing(
         header(7), (journal("a/gone"), journal("a/kept"), journal("a/new", 3, 3), journal("a/spec", 2))
     )

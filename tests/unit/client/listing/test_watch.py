@@ -1,4 +1,4 @@
-"""A watched list is up to date through cuts and lies, gives up on what will not heal, and never spins."""
+"""Tests that a watched list survives outages and bad streams, stops on permanent errors, and never spins."""
 
 from __future__ import annotations
 
@@ -44,14 +44,12 @@ WAIT_S = 20.0
 
 
 def next_update(watched: WatchedList | PolledList, after: Listing | None = None) -> Listing:
-    """Return the next listing, which must come."""
     listing = watched.wait_for_update(after, timeout_s=WAIT_S)
     assert listing is not None
     return listing
 
 
 def wait_for_calls(stub: StubBroker, count: int) -> list[pb.ListRequest]:
-    """Wait until the stub was called so often, and return the requests."""
     deadline = monotonic() + WAIT_S
     while len(stub.requests("List")) < count:
         assert monotonic() < deadline
@@ -60,7 +58,6 @@ def wait_for_calls(stub: StubBroker, count: int) -> list[pb.ListRequest]:
 
 
 def test_listings_of_one_stream(stub: StubBroker, client: Client) -> None:
-    """Start gives the first listing, and each later one is waited for."""
     go_on = threading.Event()
 
     def play(_: object) -> Iterator[Act]:
@@ -99,7 +96,7 @@ def test_listings_of_one_stream(stub: StubBroker, client: Client) -> None:
     ],
 )
 def test_what_is_cut_is_resumed(stub: StubBroker, client: Client, cut: list[Act]) -> None:
-    """The broken listing is discarded, and the next stream is told the last whole one's header."""
+    """Discard the incomplete listing, and resume from the header of the last complete one."""
     stub.script("List", [*pages(5, ["a/one"]), *cut], [*pages(12, ["a/three"]), Hang()])
     with WatchedList(client) as watched:
         listing = watched.list()
@@ -124,7 +121,7 @@ def test_what_is_cut_is_resumed(stub: StubBroker, client: Client, cut: list[Act]
 def test_the_first_listing_has_a_deadline(
     stub: StubBroker, hasty: Client, script: list[Act], problem: str
 ) -> None:
-    """Start raises the last cause when the client's time is up, having tried at the pace of back-off."""
+    """Starting raises the last cause at the client's timeout, with backoff between the attempts."""
     stub.script("List", script)
     watched = WatchedList(hasty)
     with pytest.raises(GazetteError, match=problem):
@@ -134,7 +131,7 @@ def test_the_first_listing_has_a_deadline(
 
 
 def test_a_broker_without_a_watch_is_found_out(stub: StubBroker, client: Client) -> None:
-    """One that ends the first listing again and again where a watch goes on is older than Gazette 0.100."""
+    """Brokers before Gazette 0.100 end the stream where a watch would continue."""
     stub.script("List", [message("a/one", revision=5)])
     with pytest.raises(WatchUnsupportedError, match="before a listing was complete"):
         WatchedList(client).start()
@@ -151,7 +148,6 @@ def test_a_broker_without_a_watch_is_found_out(stub: StubBroker, client: Client)
 def test_what_will_not_heal_fails_at_once(
     stub: StubBroker, client: Client, fail: Fail, expected: type[GazetteError]
 ) -> None:
-    """An error that will not heal fails the start at once, and later everybody who asks."""
     stub.script("List", [fail])
     with pytest.raises(expected):
         WatchedList(client).start()
@@ -173,7 +169,7 @@ def test_what_will_not_heal_fails_at_once(
 def test_a_function_for_tokens_that_fails_is_told(
     stub: StubBroker, make: Callable[[Client], WatchedList | PolledList]
 ) -> None:
-    """The start raises its error, and so does whoever waits for the next listing."""
+    """Both the start and later waits raise the function's error."""
     fails = True
 
     def token() -> str:
@@ -199,7 +195,6 @@ def test_a_function_for_tokens_that_fails_is_told(
 def test_an_outage_keeps_the_last_listing_and_is_logged_once(
     stub: StubBroker, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each try waits longer than the one before, and a listing ends the outage."""
     fails = [[Fail(text="Socket closed")]] * LOGGED_ATTEMPT
     stub.script("List", pages(5, ["a/one"]), *fails, [*pages(7, ["a/two"]), Hang()])
     with caplog.at_level(logging.WARNING), WatchedList(client) as watched:
@@ -212,7 +207,7 @@ def test_an_outage_keeps_the_last_listing_and_is_logged_once(
 
 
 def test_the_whole_listing_is_asked_for_again(stub: StubBroker, client: Client) -> None:
-    """A silent stream is not trusted for ever; the same revision again is no update."""
+    """The stream is renewed because a silent one may be dead. The same revision is not an update."""
     updates: list[Listing] = []
 
     def play(request: pb.ListRequest) -> list[Act]:
@@ -226,7 +221,6 @@ def test_the_whole_listing_is_asked_for_again(stub: StubBroker, client: Client) 
 
 
 def test_updates_iterates_until_closed(stub: StubBroker, client: Client) -> None:
-    """Each listing comes once, in order, and closing ends the loop."""
     stub.script("List", [*pages(5, ["a/one"]), Hang()])
     with WatchedList(client) as watched:
         for listing in watched.updates():
@@ -236,7 +230,6 @@ def test_updates_iterates_until_closed(stub: StubBroker, client: Client) -> None
 
 
 def test_closing_ends_a_waiting_thread(stub: StubBroker, client: Client) -> None:
-    """A waiting thread gets no listing rather than an error."""
     stub.script("List", [*pages(5, ["a/one"]), Hang()])
     watched = WatchedList(client)
     first = watched.start()
@@ -253,7 +246,6 @@ def test_closing_ends_a_waiting_thread(stub: StubBroker, client: Client) -> None
 def test_a_callback_that_fails_is_logged(
     stub: StubBroker, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A callback that fails is logged, and the list goes on."""
     stub.script("List", [*pages(5, ["a/one"]), *pages(6, ["a/two"]), Hang()])
 
     def fail(listing: Listing) -> None:
@@ -269,7 +261,6 @@ def test_a_callback_that_fails_is_logged(
 def test_a_list_stays_in_its_process(
     stub: StubBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list is neither pickled nor used after a fork."""
     stub.script("List", [*pages(5, ["a/one"]), Hang()])
     with WatchedList(client) as watched:
         with pytest.raises(TypeError, match="cannot be pickled"):
@@ -283,20 +274,17 @@ def test_a_list_stays_in_its_process(
 
 @pytest.mark.parametrize("selector", ["a in", "prefix=no/slash"])
 def test_a_bad_selector_is_refused(client: Client, selector: str) -> None:
-    """A bad selector is refused before any thread or call begins."""
     with pytest.raises(ProtocolError):
         WatchedList(client, selector)
 
 
 def test_a_list_that_was_not_started(client: Client) -> None:
-    """A list that was not started has nothing to give."""
     with pytest.raises(ClosedError, match="start it"):
         WatchedList(client).list()
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")], ids=["none", "less", "not a number"])
 def test_bad_intervals(client: Client, seconds: float) -> None:
-    """An interval has to be above zero."""
     with pytest.raises(OptionError, match="renew_s"):
         WatchedList(client, renew_s=seconds)
     with pytest.raises(OptionError, match="interval_s"):
@@ -304,7 +292,6 @@ def test_bad_intervals(client: Client, seconds: float) -> None:
 
 
 def test_the_back_off_of_a_watch() -> None:
-    """The back-off grows, has no zero, and ends for what will not heal."""
     for cause in (None, ProtocolError("x", "y"), UnavailableError("x", "y")):
         waits = [after_watch(cause, attempt) for attempt in range(10)]
         assert waits == [backoff_s(attempt) for attempt in range(10)]
@@ -315,7 +302,7 @@ def test_the_back_off_of_a_watch() -> None:
 
 
 def test_a_follower_never_spins() -> None:
-    """Streams that end at once are opened at the pace of back-off, whatever they say."""
+    """Backoff also applies to streams that end at once without an error."""
 
     class Ended:
         def messages(self) -> Iterator[pb.ListResponse]:
@@ -332,7 +319,6 @@ def test_a_follower_never_spins() -> None:
 
 
 def test_polling(stub: StubBroker, client: Client) -> None:
-    """A new revision is an update, and the same one again is none."""
     updates: list[Listing] = []
     stub.script(
         "List",
@@ -350,7 +336,6 @@ def test_polling(stub: StubBroker, client: Client) -> None:
 
 
 def test_polling_raises_the_first_failure(stub: StubBroker, hasty: Client) -> None:
-    """A list that never was is no list."""
     stub.script("List", [Fail(grpc.StatusCode.UNAUTHENTICATED, "no")])
     with pytest.raises(AuthError):
         PolledList(hasty).start()
@@ -359,7 +344,7 @@ def test_polling_raises_the_first_failure(stub: StubBroker, hasty: Client) -> No
 def test_polling_logs_an_outage_once(
     stub: StubBroker, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two outages are two lines, however many polls fail; the last listing stays."""
+    """Each outage is one line, regardless of the number of failed polls."""
     fail: list[Act] = [Fail(grpc.StatusCode.UNAUTHENTICATED, "no")]
     stub.script(
         "List",

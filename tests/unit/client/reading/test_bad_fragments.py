@@ -1,4 +1,4 @@
-"""No damage to a stored fragment gives a wrong byte, and no small file makes its reader large."""
+"""Tests that a damaged fragment never yields a wrong byte, and that a small file never uses much memory."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ SMALL = 16 << 20
 
 
 def fragment_of(content: bytes = CONTENT, codec: int = pb.NONE) -> Fragment:
-    """Return the fragment that holds ``content``."""
     digest = hashlib.sha1(content, usedforsecurity=False).digest()
     return Fragment("a/journal", BEGIN, BEGIN + len(content), digest, codec, "file:///", 1_700_000_000)
 
 
 def read(data: bytes, fragment: Fragment, offset: int | None = None) -> bytes:
-    """Return a fragment's content from its file's bytes."""
+    """Decode a fragment's content from the bytes of its file."""
     with FragmentReader(io.BytesIO(data), fragment, offset) as reader:
         return reader.read()
 
 
 def outcome(data: bytes, fragment: Fragment) -> bytes | None:
-    """Return the content; None if the file is said to be corrupt. All bytes given must be right."""
+    """Return the content, or None if the file is corrupt.
+
+    Fail if a byte returned before the error is wrong.
+    """
     got = b""
     with FragmentReader(io.BytesIO(data), fragment) as reader:
         try:
@@ -67,7 +69,7 @@ def outcome(data: bytes, fragment: Fragment) -> bytes | None:
 
 @pytest.mark.parametrize("name", ENCODED)
 def test_a_flipped_byte_gives_no_wrong_one(name: str) -> None:
-    """A bit flipped in any byte is found, unless the content is what it was."""
+    """A flipped bit is either detected or without effect on the content."""
     codec, encode = ENCODED[name]
     data = encode(CONTENT)
     fragment = fragment_of(codec=codec)
@@ -77,26 +79,25 @@ def test_a_flipped_byte_gives_no_wrong_one(name: str) -> None:
         got = outcome(data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :], fragment)
         assert got in (None, CONTENT)
         found += got is None
-    # A gzip member's header has bytes that mean nothing to the content; so has a checksum nobody wrote.
+    # Some bytes of a gzip header do not affect the content, and not every file has a checksum.
     assert found >= 0.9 * len(data)
 
 
 @pytest.mark.parametrize("name", ENCODED)
 def test_every_length_of_a_cut_file_is_found(name: str) -> None:
-    """A file cut anywhere is corrupt; only what follows the last byte of content may be missing."""
+    """Only bytes after the last byte of content may be missing."""
     codec, encode = ENCODED[name]
     data = encode(CONTENT)
     fragment = fragment_of(codec=codec)
     for size in range(len(data)):
         got = outcome(data[:size], fragment)
         assert got in (None, CONTENT)
-        # An empty last member or frame can be missed by nobody.
+        # An empty last member or frame has no content, so its loss cannot be detected.
         assert got is None or size > len(data) - 30
 
 
 @pytest.mark.parametrize("name", ENCODED)
 def test_lengths_have_errors_of_their_own(name: str) -> None:
-    """Too short and too long are told apart, down to one byte, and the journal and span are named."""
     codec, encode = ENCODED[name]
     fragment = fragment_of(codec=codec)
     for content, kind in (
@@ -112,17 +113,17 @@ def test_lengths_have_errors_of_their_own(name: str) -> None:
 
 
 def gzip_bomb() -> bytes:
-    """Return a MiB of gzip that holds a GiB."""
+    """Return a MiB of gzip that decodes to a GiB."""
     return gzip.compress(bytes(BOMB_PART_BYTES)) * (BOMB_BYTES // BOMB_PART_BYTES)
 
 
 def zstd_bomb() -> bytes:
-    """Return some KiB of zstandard that hold a GiB."""
+    """Return some KiB of zstandard that decode to a GiB."""
     return zstd(bytes(BOMB_PART_BYTES)) * (BOMB_BYTES // BOMB_PART_BYTES)
 
 
 def snappy_bomb() -> bytes:
-    """Return 50 MB of Snappy frames that hold a GiB: the format does no better."""
+    """Return 50 MB of Snappy frames that decode to a GiB, which is the format's best ratio."""
     frames = snappy(bytes(1 << 16))[len(SNAPPY_HEAD) :]
     return SNAPPY_HEAD + frames * (BOMB_BYTES >> 16)
 
@@ -135,7 +136,7 @@ BOMBS = {
 
 
 class Counting(io.BytesIO):
-    """A file that counts what is read of it."""
+    """A file that counts the bytes read from it."""
 
     taken = 0
 
@@ -147,7 +148,7 @@ class Counting(io.BytesIO):
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_stops_at_the_fragments_end(name: str) -> None:
-    """A GiB behind a name of 4 KiB is stopped a piece after the name's end; memory stays small."""
+    """The name promises 4 KiB, but the file decodes to a GiB."""
     codec, make = BOMBS[name]
     file = Counting(make())
     fragment = fragment_of(codec=codec)
@@ -181,10 +182,7 @@ except FragmentTooLongError:
 
 @pytest.mark.parametrize("name", ["gzip", "zstandard"])
 def test_half_a_gibibyte_of_a_bomb_is_streamed(name: str) -> None:
-    """A process that reads up to a far end, and is stopped there, does not grow by 64 MiB on the way.
-
-    This counts what the decoders allocate too, of which Python knows nothing.
-    """
+    """Measure a whole process, because the decoders allocate memory that Python cannot see."""
     codec, make = BOMBS[name]
     done = subprocess.run(
         [sys.executable, "-c", RSS, str(int(codec))],
@@ -199,7 +197,7 @@ def test_half_a_gibibyte_of_a_bomb_is_streamed(name: str) -> None:
 
 
 def test_a_zstandard_window_of_two_gibibytes_is_refused() -> None:
-    """The frame's header asks for it; it is refused before the memory is taken."""
+    """The frame's header requests the memory, which must not be allocated."""
     # No content size, a window of 2 GiB, then a block of five bytes.
     frame = b"\x28\xb5\x2f\xfd" + bytes([0x00, 21 << 3]) + (1 | 5 << 3).to_bytes(3, "little") + b"hello"
     tracemalloc.start()
@@ -212,7 +210,6 @@ def test_a_zstandard_window_of_two_gibibytes_is_refused() -> None:
 
 
 def test_ten_thousand_gzip_members() -> None:
-    """Ten thousand members are read in turn, empty ones too, within the memory of one."""
     data = b"".join(gzip.compress(CONTENT[at : at + 1], 1) + gzip.compress(b"", 1) for at in range(4_096))
     data += gzip.compress(b"") * 2_000
     file = io.BytesIO(data)
@@ -236,7 +233,6 @@ def test_ten_thousand_gzip_members() -> None:
     ],
 )
 def test_snappy_blocks_that_claim_too_much(chunk: bytes) -> None:
-    """Blocks that claim too much are refused without taking the memory."""
     tracemalloc.start()
     try:
         with pytest.raises(CorruptFragmentError, match="SNAPPY"):
@@ -247,7 +243,7 @@ def test_snappy_blocks_that_claim_too_much(chunk: bytes) -> None:
 
 
 def test_snappy_chunks_that_may_be_skipped() -> None:
-    """Padding, further identifiers and skippable chunks change nothing."""
+    """Padding, repeated identifiers and skippable chunks have no content."""
     frames = snappy(CONTENT)
     padding = b"\xfe\x05\x00\x00" + bytes(5) + b"\x80\x03\x00\x00abc"
     data = frames[:10] + padding + SNAPPY_HEAD + frames[10:] + padding
@@ -257,7 +253,6 @@ def test_snappy_chunks_that_may_be_skipped() -> None:
 @pytest.mark.parametrize("codec", [name for name in COMPRESSED if name != "gzip of several members"])
 @pytest.mark.parametrize("other", ["gzip", "snappy frames", "zstandard without content size", "none"])
 def test_a_file_under_another_codecs_name(codec: str, other: str) -> None:
-    """Such a file is corrupt, and the codec it should have is named."""
     expected, data = ENCODED[codec][0], ENCODED[other][1](CONTENT)
     if (ENCODED[other][0] in (expected, pb.GZIP) and "gzip" in codec and other == "gzip") or (
         codec.startswith(other[:6]) and other != "none"
@@ -274,20 +269,17 @@ def test_a_file_under_another_codecs_name(codec: str, other: str) -> None:
     ids=["before", "behind", "the head", "end before offset"],
 )
 def test_offsets_outside_the_fragment(offset: int, end_offset: int) -> None:
-    """Offsets outside the fragment are refused before anything is read."""
     with pytest.raises(OffsetError):
         FragmentReader(io.BytesIO(CONTENT), fragment_of(), offset, end_offset=end_offset)
 
 
 @pytest.mark.parametrize("codec", [pb.INVALID, 99])
 def test_codecs_that_are_none(codec: int) -> None:
-    """No fragment can have them."""
     with pytest.raises(ProtocolError, match="Codec"):
         fragment_of(codec=codec)
 
 
 def test_the_whole_life_of_a_reader() -> None:
-    """A reader reads, seeks forward, ends, and is closed with its file."""
     file = io.BytesIO(gzip.compress(CONTENT))
     reader = FragmentReader(file, fragment_of(codec=pb.GZIP), BEGIN + 10, end_offset=END - 10)
     assert (reader.offset, reader.fragment.begin) == (BEGIN + 10, BEGIN)
@@ -306,7 +298,7 @@ def test_the_whole_life_of_a_reader() -> None:
 
 
 def test_a_sum_is_compared_also_behind_a_seek() -> None:
-    """Who skips most of a fragment still has its end as it was written."""
+    """A reader that skips most of a fragment still needs a correct end."""
     content = bytes(10_000_000)
     fragment = fragment_of(content, pb.ZSTANDARD)
     damaged = zstd(content[:-500] + b"x" + content[-499:])
@@ -322,7 +314,6 @@ def test_a_sum_is_compared_also_behind_a_seek() -> None:
 
 
 def test_snappy_is_not_checked_by_its_library_alone() -> None:
-    """A block whose checksum is wrong is refused."""
     frames = bytearray(snappy(CONTENT))
     frames[14] ^= 1
     with pytest.raises(CorruptFragmentError, match="SNAPPY"):

@@ -1,4 +1,4 @@
-"""All readers give the same bytes however they are read, say a jump once, and seek where they can."""
+"""Tests that all ways of reading give the same bytes, report a jump once, and seek where possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD = len(CONTENT)
 
 
 class Fake(ChunkReader):
-    """A reader of chunks given beforehand; one that does not follow the last jumps; errors are raised."""
+    """A reader of given chunks and errors. A chunk past the end of the last one is a jump."""
 
     def __init__(self, chunks: list[Chunk | GazetteError]) -> None:
         super().__init__(JOURNAL)
@@ -55,7 +55,6 @@ class Fake(ChunkReader):
 
 
 def split(content: bytes, size: int, begin: int = 0) -> list[Chunk | GazetteError]:
-    """Return content in chunks."""
     return [Chunk(begin + at, content[at : at + size]) for at in range(0, len(content), size)]
 
 
@@ -66,7 +65,6 @@ def with_jump() -> Fake:
 
 @pytest.mark.parametrize("size", [1, 7, 299, 300, 301, HEAD, HEAD + 1])
 def test_readinto_fills_as_far_as_a_chunk_goes(size: int) -> None:
-    """Never more than asked, never nothing before the end."""
     reader = Fake(split(CONTENT, 300))
     buffer = bytearray(size)
     got = b""
@@ -77,7 +75,7 @@ def test_readinto_fills_as_far_as_a_chunk_goes(size: int) -> None:
 
 
 def test_read_of_nothing_and_of_negative_sizes() -> None:
-    """0 gives nothing and asks for nothing; -1 and None give all; less is a caller's slip."""
+    """A size below -1 is a mistake of the caller."""
     reader = Fake([AuthError("http://b:1", "no")])
     assert reader.read(0) == b""
     assert reader.readinto(bytearray()) == 0
@@ -88,7 +86,7 @@ def test_read_of_nothing_and_of_negative_sizes() -> None:
 
 
 def test_bytes_before_an_error_are_not_lost() -> None:
-    """A read that fails half-way leaves the reader where it stood; the bytes it had come next."""
+    """A failed read does not move the reader, and the next read returns the bytes it had."""
     parts = split(CONTENT, 300)
     reader = Fake([*parts[:2], AuthError("http://b:1", "no"), *parts[2:]])
     assert reader.read(100) == CONTENT[:100]
@@ -100,7 +98,7 @@ def test_bytes_before_an_error_are_not_lost() -> None:
 
 
 def test_bytes_before_an_error_and_a_jump_come_in_order() -> None:
-    """Bytes that were put back come before the jump that had been seen already."""
+    """A failed read puts bytes back after the reader has already seen a jump."""
     reader = Fake([Chunk(0, b"ab"), Chunk(10, b"k")])
     reader._chunks = iter([Chunk(0, b"ab")])
     real = reader._fetch
@@ -125,7 +123,7 @@ def test_bytes_before_an_error_and_a_jump_come_in_order() -> None:
 
 @pytest.mark.parametrize("buffer_bytes", [1, 64, 1 << 16])
 def test_buffered_reads_stop_at_a_jump_and_tell_it_once(buffer_bytes: int) -> None:
-    """Bytes before a jump come first, then one error, then the bytes behind it; offsets are the journal's."""
+    """File positions are journal offsets."""
     reader = with_jump()
     with reader.buffered(buffer_bytes) as file:
         assert file.read(900) == CONTENT[:900]
@@ -144,7 +142,7 @@ def test_buffered_reads_stop_at_a_jump_and_tell_it_once(buffer_bytes: int) -> No
 
 @pytest.mark.parametrize("buffer_bytes", [16, 1 << 16])
 def test_lines_are_told_of_a_jump(buffer_bytes: int) -> None:
-    """The line a jump cuts comes short, the next call raises, and lines go on behind it."""
+    """The line before the jump is cut short, and the next call raises."""
     file = with_jump().buffered(buffer_bytes)
     lines = []
     for _ in range(1000):
@@ -160,7 +158,7 @@ def test_lines_are_told_of_a_jump(buffer_bytes: int) -> None:
 
 
 def test_a_jump_at_the_very_beginning_of_a_line_ends_no_loop() -> None:
-    """A loop over lines raises at a jump, even where the bytes before it end with a line."""
+    """The loop must not end silently if the jump falls between two lines."""
     at = CONTENT.index(b"\n", 500) + 1
     file = Fake([*split(CONTENT[:at], 100), *split(CONTENT[2000:], 100, 2000)]).buffered(64)
     got = bytearray()
@@ -170,13 +168,12 @@ def test_a_jump_at_the_very_beginning_of_a_line_ends_no_loop() -> None:
 
 
 def extend(target: bytearray, lines: Iterable[bytes]) -> None:
-    """Append lines one by one."""
     for line in lines:
         target += line
 
 
 def test_a_plain_buffered_reader_loses_nothing_at_a_jump() -> None:
-    """Python's own buffer gets None once, so it hands out what it has before it hears of the jump."""
+    """The raw reader returns None once, so that Python's buffer first returns the bytes that it has."""
     file = io.BufferedReader(with_jump().raw(), 64)
     got = b""
     jumps = 0
@@ -193,7 +190,6 @@ def test_a_plain_buffered_reader_loses_nothing_at_a_jump() -> None:
 
 
 def test_files_know_what_they_are() -> None:
-    """Files can be read, told and closed, and closing closes the reader."""
     reader = Fake(split(CONTENT, 300))
     raw = reader.raw()
     assert (raw.readable(), raw.seekable(), raw.writable(), raw.tell()) == (True, True, False, 0)
@@ -206,7 +202,6 @@ def test_files_know_what_they_are() -> None:
 
 
 def test_seeking_needs_a_reader_that_can() -> None:
-    """Any reader can seek in the chunk at hand; elsewhere this one refuses, and stands where it stood."""
     reader = Fake(split(CONTENT, 300))
     reader.read(10)
     assert reader.seek(50) == 50
@@ -229,7 +224,6 @@ def test_seeking_needs_a_reader_that_can() -> None:
     ],
 )
 def test_seeks_that_mean_nothing(offset: int, whence: int) -> None:
-    """Seeks without a meaning are refused, and change nothing."""
     reader = Fake(split(CONTENT, 300))
     reader.read(10)
     with pytest.raises(OffsetError):
@@ -238,7 +232,7 @@ def test_seeks_that_mean_nothing(offset: int, whence: int) -> None:
 
 
 def test_a_write_head_that_is_not_known_is_no_place_to_seek_from() -> None:
-    """The offset of a reader at the write head is -1 until the head is known."""
+    """The offset of a reader at the write head is -1 until the first answer."""
     reader = Fake([])
     reader._at = -1
     with pytest.raises(OffsetError):
@@ -246,7 +240,6 @@ def test_a_write_head_that_is_not_known_is_no_place_to_seek_from() -> None:
 
 
 def test_adjusted_seek_uses_the_buffer() -> None:
-    """A seek within the buffer, in either direction, does not ask the reader; any other does."""
     reader = Fake(split(CONTENT, 300))
     file = reader.buffered(256)
     file.read(10)
@@ -262,14 +255,12 @@ def test_adjusted_seek_uses_the_buffer() -> None:
 
 
 def test_another_readers_file_is_refused() -> None:
-    """An adjusted offset is of a file over this reader."""
     file = Fake([]).buffered()
     with pytest.raises(ValueError, match="does not read from"):
         Fake([]).adjusted_offset(file)
 
 
 def test_two_threads_at_once_are_refused() -> None:
-    """The second one gets an error, at once, and the first one its bytes."""
     inside, go_on = threading.Event(), threading.Event()
     reader = Fake(split(CONTENT, 300))
     real = reader._fetch

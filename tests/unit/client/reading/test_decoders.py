@@ -1,4 +1,4 @@
-"""Every codec gives back what was stored, in bounded pieces, or says what is wrong with the bytes."""
+"""Tests that every codec returns the stored content in bounded pieces, or names the problem."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ LARGEST_PIECE = 1 << 20
 
 
 def zstd(content: bytes) -> bytes:
-    """Compress as Gazette does."""
+    """Compress as Gazette does, without the content size."""
     compressor = zstandard.ZstdCompressor(write_content_size=False).compressobj()
     return compressor.compress(content) + compressor.flush()
 
 
 def snappy(content: bytes) -> bytes:
-    """Compress into Snappy frames."""
     return bytes(cramjam.snappy.compress(content))
 
 
 def gzip_members(content: bytes) -> bytes:
-    """Compress into three members, the last one empty."""
     third = len(content) // 3
     return b"".join(gzip.compress(part) for part in (content[:third], content[third:], b""))
 
@@ -50,14 +48,12 @@ COMPRESSED = [name for name in ENCODED if name != "none"]
 
 
 def decode(data: bytes, codec: int) -> bytes:
-    """Return all content at once."""
     return b"".join(decode_fragment(io.BytesIO(data), codec))
 
 
 @pytest.mark.parametrize("content", [b"", b"x", TEXT, NOISE], ids=["empty", "one byte", "text", "noise"])
 @pytest.mark.parametrize("name", ENCODED)
 def test_round_trip(name: str, content: bytes) -> None:
-    """Encoded content comes back, in pieces that are neither empty nor large."""
     codec, encode = ENCODED[name]
     pieces = list(decode_fragment(io.BytesIO(encode(content)), codec))
     assert b"".join(pieces) == content
@@ -66,7 +62,7 @@ def test_round_trip(name: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["gzip", "gzip of several members", "gzip, offloaded", "snappy frames"])
 def test_a_cut_inside_a_frame_is_told(name: str) -> None:
-    """A file cut a byte before its end raises, however many whole pieces came before."""
+    """The missing byte is found even after many complete pieces."""
     codec, encode = ENCODED[name]
     with pytest.raises(CodecError):
         decode(encode(NOISE)[:-1], codec)
@@ -74,21 +70,19 @@ def test_a_cut_inside_a_frame_is_told(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_other_bytes_are_refused(name: str) -> None:
-    """Plain text is no frame of any codec."""
     with pytest.raises(CodecError):
         decode(b"just some text, not compressed at all", ENCODED[name][0])
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_garbage_behind_the_content_is_refused(name: str) -> None:
-    """Bytes behind the last frame raise."""
     codec, encode = ENCODED[name]
     with pytest.raises(CodecError):
         decode(encode(TEXT) + b"garbage behind the end", codec)
 
 
 def test_a_flipped_bit_is_found_by_snappys_checksum() -> None:
-    """The framing format's CRC-32C is verified."""
+    """The framing format has a CRC-32C per chunk."""
     data = bytearray(snappy(NOISE))
     data[5_000] ^= 1
     with pytest.raises(CodecError, match="SNAPPY"):
@@ -106,20 +100,17 @@ def test_a_flipped_bit_is_found_by_snappys_checksum() -> None:
     ],
 )
 def test_snappy_frames_that_break_the_rules(data: bytes, problem: str) -> None:
-    """Each broken rule of the framing format is named."""
     with pytest.raises(CodecError, match=problem):
         decode(data, pb.SNAPPY)
 
 
 def test_snappy_padding_and_a_second_identifier_are_skipped() -> None:
-    """Skippable chunks carry no content."""
     padding = b"\xfe\x03\x00\x00abc"
     body = snappy(TEXT)[10:]
     assert decode(SNAPPY_HEAD + padding + SNAPPY_HEAD + body, pb.SNAPPY) == TEXT
 
 
 def test_a_huge_zstandard_window_is_refused() -> None:
-    """A frame that asks for 2 GiB of history gets none."""
     window = (31 - 10) << 3
     block = (len(b"text") << 3 | 1).to_bytes(3, "little") + b"text"
     data = b"\x28\xb5\x2f\xfd\x00" + bytes([window]) + block
@@ -129,6 +120,5 @@ def test_a_huge_zstandard_window_is_refused() -> None:
 
 @pytest.mark.parametrize("codec", [pb.INVALID, 6, 99], ids=["INVALID", "the next number", "any number"])
 def test_unknown_codecs_are_refused(codec: int) -> None:
-    """A codec that is none is named before a byte is read."""
     with pytest.raises(CodecError, match="unknown compression codec"):
         decode(b"", codec)

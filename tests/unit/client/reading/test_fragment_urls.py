@@ -1,4 +1,4 @@
-"""A client opens what it may, asks no host it should not, and gets round a URL that fails."""
+"""Tests which fragment URLs a client opens, which hosts it refuses, and what it does if a URL fails."""
 
 from __future__ import annotations
 
@@ -44,19 +44,17 @@ PRIVATE = "10.1.2.3"
 
 
 def never(request: httpx.Request) -> httpx.Response:
-    """Fail: no request may be made."""
     raise AssertionError(f"asked {request.url}")
 
 
 def answering(_: httpx.Request) -> httpx.Response:
-    """Answer with the fragment."""
     return httpx.Response(200, stream=httpx.ByteStream(gzip.compress(CONTENT)))
 
 
 def opener(
     handler: Callable[[httpx.Request], httpx.Response], addresses: dict[str, str], **options: Any
 ) -> FragmentOpener:
-    """Return an opener whose hosts have these addresses; others are not known to the name service."""
+    """Return an opener with a fake name service that resolves only the given hosts."""
 
     def resolve(host: str, _: int) -> list[str]:
         if host not in addresses:
@@ -104,7 +102,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_hosts_that_are_not_asked(name: str) -> None:
-    """Other hosts are refused before anything is connected to, and the signature is not shown."""
     broker, url = REFUSED[name]
     with pytest.raises(DirectReadError) as caught:
         opener(never, ADDRESSES, broker=broker).open(FRAGMENT, f"{url}?signature=SECRET")
@@ -125,7 +122,6 @@ ASKED = {
 
 @pytest.mark.parametrize("name", ASKED)
 def test_hosts_that_are_asked(name: str) -> None:
-    """Fragments are read from the hosts that are listed."""
     broker, url, hosts = ASKED[name]
     opened = opener(answering, ADDRESSES, broker=broker, hosts=frozenset(hosts))
     assert opened.can_open(url)
@@ -137,7 +133,7 @@ LAST = b"the last connection"
 
 
 class Listener:
-    """A port that keeps the first bytes of each connection, and answers with a text, or not."""
+    """A port that records the first bytes of each connection, and may answer with a text."""
 
     def __init__(self, answer: bytes = b"") -> None:
         self.heard: list[bytes] = []
@@ -151,7 +147,7 @@ class Listener:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Connections are taken in order: those that were made before this one are heard.
+        # Connections are accepted in order, so all earlier ones have been recorded.
         with socket.create_connection(("127.0.0.1", self.port)) as last:
             last.sendall(LAST)
             self._thread.join(10)
@@ -170,7 +166,7 @@ class Listener:
 
 @pytest.mark.parametrize("known", [{"localhost": PUBLIC}, {}], ids=["resolved again", "look-up failed"])
 def test_the_address_that_is_connected_to_is_checked(known: dict[str, str]) -> None:
-    """A name that the first look-up finds elsewhere, or not at all, leads to no private address."""
+    """The name may resolve to a private address after the first lookup."""
     opened = opener(never, {"public.broker": PUBLIC, **known}, broker="public.broker")
     opened = replace(opened, http=None)
     with Listener() as listener, pytest.raises(DirectReadError) as caught:
@@ -181,7 +177,7 @@ def test_the_address_that_is_connected_to_is_checked(known: dict[str, str]) -> N
 
 
 def test_a_proxy_may_have_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy that the user configured finds the host; its own address is not the store's."""
+    """The proxy is configured by the user and resolves the host itself."""
     opened = opener(never, {"public.broker": PUBLIC}, broker="public.broker")
     with Listener(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n") as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
@@ -193,7 +189,6 @@ def test_a_proxy_may_have_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_listed_port_is_no_other() -> None:
-    """A host that is listed with its port is asked at that port only."""
     opened = opener(never, ADDRESSES, broker="public.broker", hosts=frozenset(["private.store:81"]))
     with pytest.raises(DirectReadError):
         opened.open(FRAGMENT, "http://private.store:82/f")
@@ -214,7 +209,7 @@ def test_a_listed_port_is_no_other() -> None:
     ],
 )
 def test_what_is_no_url_of_a_fragment(tmp_path: Path, url: str) -> None:
-    """A wrong URL is a broker's lie, whatever is allowed; nothing is asked, no secret shown."""
+    """An invalid URL is a protocol error, even if all hosts are allowed."""
     opened = opener(never, ADDRESSES, broker="public.broker", root=str(tmp_path))
     with pytest.raises(ProtocolError, match="FragmentUrl") as caught:
         opened.open(FRAGMENT, url)
@@ -224,7 +219,6 @@ def test_what_is_no_url_of_a_fragment(tmp_path: Path, url: str) -> None:
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 70], ids=["empty label", "long label"])
 def test_a_name_that_is_no_host(host: str) -> None:
-    """A name that the name service cannot be asked for is a broker's lie, too."""
     with pytest.raises(ProtocolError, match="FragmentUrl"):
         open_fragment_url(FRAGMENT, f"https://{host}/f")
 
@@ -241,21 +235,19 @@ def test_a_name_that_is_no_host(host: str) -> None:
     ],
 )
 def test_options_that_are_wrong(options: dict[str, Any], option: str) -> None:
-    """Wrong options are refused at once, and named."""
     with pytest.raises(OptionError) as caught:
         FragmentOpener(**options)
     assert caught.value.option == option
 
 
 def test_a_root_that_is_missing_is_told_when_it_is_asked_for(tmp_path: Path) -> None:
-    """Who names a root to open one URL means one that is there."""
+    """A root that the caller names explicitly has to exist."""
     with pytest.raises(OptionError, match="folder"):
         open_fragment_url(FRAGMENT, "file:///a", fragment_root=str(tmp_path / "missing"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
 def test_a_device_is_no_fragment(tmp_path: Path) -> None:
-    """A device file below the root is not read."""
     try:
         os.mknod(tmp_path / "zero", 0o20666, os.makedev(1, 5))
     except PermissionError:
@@ -266,7 +258,7 @@ def test_a_device_is_no_fragment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("up", ["%2e%2e/secret", "..%2fsecret", "%2e%2e%2fsecret"])
 def test_encoded_dots_are_no_dots(tmp_path: Path, up: str) -> None:
-    """A file URL is not unescaped, so such a path is only a name, of nothing."""
+    """File URLs are not unescaped, so the path is an ordinary name."""
     (tmp_path / "secret").write_bytes(gzip.compress(CONTENT))
     (tmp_path / "root").mkdir()
     with pytest.raises(DirectReadError, match="No such file"):
@@ -331,14 +323,11 @@ class Store:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """A store on the broker's own host."""
     with Store() as opened:
         yield opened
 
 
 def answer_from(store: Store, signed: list[int]) -> Callable[[pb.ReadRequest], list[Act]]:
-    """Return a broker's script: it signs a new URL for each read, and proxies if asked."""
-
     def answer(request: pb.ReadRequest) -> list[Act]:
         if request.offset == HEAD:
             return [not_yet(HEAD)]
@@ -374,7 +363,7 @@ SCRIPTS: dict[str, tuple[list[int | str], int]] = {
 @pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("do_not_proxy", [False, True])
 def test_a_store_that_fails(stub: StubBroker, store: Store, name: str, do_not_proxy: bool) -> None:
-    """A fresh URL is asked for once, a busy store a few times, else the broker; the content is whole."""
+    """The content comes from a new URL or a retry, or in the end through the broker."""
     store.next, asked = list(SCRIPTS[name][0]), SCRIPTS[name][1]
     signed: list[int] = []
     stub.script("Read", answer_from(store, signed))
@@ -391,7 +380,7 @@ SLOW = ["drip", "drip head"]
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", SLOW)
 def test_a_store_that_drips_leaves_time_for_the_broker(stub: StubBroker, store: Store, answer: str) -> None:
-    """Half of the time passes in vain for each try; the content then comes from the broker, in time."""
+    """Each attempt at the store may use only half of the remaining time."""
     store.next = [answer] * 9
     stub.script("Read", answer_from(store, []))
     begun = time.monotonic()
@@ -403,7 +392,7 @@ def test_a_store_that_drips_leaves_time_for_the_broker(stub: StubBroker, store: 
 
 @pytest.mark.parametrize("answer", SLOW)
 def test_a_time_limit_holds_while_a_store_drips(stub: StubBroker, store: Store, answer: str) -> None:
-    """A reader that tries nothing again, and a fragment opened by itself, say that the time is over."""
+    """Readers without retries and directly opened fragments raise at their time limit."""
     store.next = [answer] * 2
     stub.script("Read", answer_from(store, []))
     page = pb.FragmentsResponse()
@@ -424,7 +413,6 @@ def test_a_time_limit_holds_while_a_store_drips(stub: StubBroker, store: Store, 
 
 @pytest.mark.parametrize("kind", ["read", "reader"])
 def test_a_read_of_a_store_that_drips_is_cancelled(stub: StubBroker, store: Store, kind: str) -> None:
-    """A cancel from another thread ends a read that waits for a store."""
     store.next = ["drip"]
     stub.script("Read", answer_from(store, []))
     with Client(stub.endpoint, timeout_s=60) as client:
@@ -444,7 +432,6 @@ def test_a_read_of_a_store_that_drips_is_cancelled(stub: StubBroker, store: Stor
 
 
 def test_a_store_that_lies_is_an_error(stub: StubBroker, store: Store) -> None:
-    """Bytes that are not the fragment's are corrupt, wherever they come from; the signature is not shown."""
     other = Fragment(JOURNAL, 0, HEAD, bytes(20), pb.GZIP, "s3://b/", 1_700_000_000)
     url = f"{store.endpoint}/f?signature=SECRET"
     stub.script("Read", [pb.ReadResponse(write_head=HEAD, fragment=other.to_pb(), fragment_url=url)])
@@ -455,7 +442,7 @@ def test_a_store_that_lies_is_an_error(stub: StubBroker, store: Store) -> None:
 
 
 def test_a_host_that_is_refused_costs_one_look(stub: StubBroker, store: Store) -> None:
-    """A refused host's fragments are read through the broker, and its errors show no signature."""
+    """A retrying reader falls back to the broker; a reader of one call raises."""
     signed: list[int] = []
     answer = answer_from(store, signed)
 
@@ -476,7 +463,6 @@ def test_a_host_that_is_refused_costs_one_look(stub: StubBroker, store: Store) -
 
 
 def test_a_listed_fragment_is_opened_by_its_client(stub: StubBroker, store: Store) -> None:
-    """The client knows the broker's own host; a fragment listed without a URL has none to open."""
     page = pb.FragmentsResponse()
     page.fragments.add(spec=FRAGMENT.to_pb(), signed_url=f"{store.endpoint}/f?s=SECRET")
     page.fragments.add(spec=FRAGMENT.to_pb())
@@ -493,7 +479,6 @@ def test_a_listed_fragment_is_opened_by_its_client(stub: StubBroker, store: Stor
 
 @pytest.mark.parametrize("kind", [GazetteError])
 def test_a_url_opened_by_itself_closes_what_it_opened(store: Store, kind: type[GazetteError]) -> None:
-    """Reader, connection and HTTP client end together, also where the answer is a refusal."""
     hosts = ["127.0.0.1"]
     with open_fragment_url(FRAGMENT, f"{store.endpoint}/f", fragment_hosts=hosts) as reader:
         assert reader.read(3) == CONTENT[:3]
@@ -505,7 +490,7 @@ def test_a_url_opened_by_itself_closes_what_it_opened(store: Store, kind: type[G
 
 
 def test_public_authorities_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each task of a query has a client of its own, and reading them takes longer than a small task."""
+    """Each task has its own client, and loading them takes longer than a small task."""
     from gazette_spark.client._read import fragment_http
 
     fragment_http.public_authorities()

@@ -1,4 +1,4 @@
-"""A stored fragment is read as it was written, or an error names it; its URL opens nothing else."""
+"""Tests that a stored fragment is read as it was written, or that an error names it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,11 @@ END = BEGIN + len(CONTENT)
 
 
 def fragment_of(content: bytes = CONTENT, codec: int = pb.NONE) -> Fragment:
-    """Return the fragment that holds ``content``."""
     digest = hashlib.sha1(content, usedforsecurity=False).digest()
     return Fragment("a/journal", BEGIN, BEGIN + len(content), digest, codec, "file:///", 1_700_000_000)
 
 
 def store(root: Path, fragment: Fragment, data: bytes) -> str:
-    """Store a fragment's file; return its URL."""
     path = root / fragment.content_path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -42,7 +40,7 @@ def store(root: Path, fragment: Fragment, data: bytes) -> str:
 
 
 def read(root: Path, url: str, fragment: Fragment, offset: int = BEGIN, end_offset: int = 0) -> bytes:
-    """Read a fragment directly; its chunks have to join."""
+    """Read a fragment directly, and check that its chunks are contiguous."""
     position = offset
     parts = []
     with open_fragment_url(fragment, url, offset, end_offset=end_offset, fragment_root=str(root)) as reader:
@@ -68,7 +66,6 @@ def read(root: Path, url: str, fragment: Fragment, offset: int = BEGIN, end_offs
     ],
 )
 def test_any_part_of_any_codec(tmp_path: Path, name: str, offset: int, end_offset: int) -> None:
-    """The bytes from offset to end come back from a file of each codec."""
     codec, encode = ENCODED[name]
     fragment = fragment_of(codec=codec)
     url = store(tmp_path, fragment, encode(CONTENT))
@@ -92,7 +89,6 @@ def test_any_part_of_any_codec(tmp_path: Path, name: str, offset: int, end_offse
 def test_other_content_under_the_same_name(
     tmp_path: Path, name: str, change: Callable[[bytes], bytes], problem: str
 ) -> None:
-    """Well-formed bytes that are not the fragment's are found by length or sum."""
     codec, encode = ENCODED[name]
     fragment = fragment_of(codec=codec)
     url = store(tmp_path, fragment, encode(change(CONTENT)))
@@ -106,7 +102,7 @@ def test_other_content_under_the_same_name(
 
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_a_damaged_file(tmp_path: Path, name: str) -> None:
-    """A file cut in the middle is found, also by a reader that begins in the middle."""
+    """The damage is found even by a reader that starts in the middle."""
     codec, encode = ENCODED[name]
     fragment = fragment_of(codec=codec)
     data = encode(CONTENT)
@@ -117,7 +113,6 @@ def test_a_damaged_file(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("wrong", COMPRESSED)
 def test_bytes_of_another_codec(tmp_path: Path, wrong: str) -> None:
-    """A file renamed to another codec's extension is corrupt, and the codec is named."""
     fragment = fragment_of(codec=ENCODED[wrong][0])
     url = store(tmp_path, fragment, CONTENT)
     with pytest.raises(CorruptFragmentError, match=r"not (GZIP|SNAPPY|ZSTANDARD)"):
@@ -126,7 +121,7 @@ def test_bytes_of_another_codec(tmp_path: Path, wrong: str) -> None:
 
 @pytest.mark.parametrize("size", [len(CONTENT), 9_000_000], ids=["small", "large"])
 def test_the_end_is_withheld_until_the_sum_is_right(tmp_path: Path, size: int) -> None:
-    """A reader of a fragment with a wrong sum gets nothing of a small one, and not all of a large one."""
+    """The last piece is returned only after the checksum matches."""
     content = (CONTENT * 20)[:size]
     fragment = replace(fragment_of(content), sum=bytes(range(20)))
     url = store(tmp_path, fragment, content)
@@ -141,7 +136,7 @@ def test_the_end_is_withheld_until_the_sum_is_right(tmp_path: Path, size: int) -
 
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_a_bomb_costs_little_memory(tmp_path: Path, name: str) -> None:
-    """A file of some KiB that decodes to 64 MiB is stopped at the fragment's end."""
+    """A file of some KiB decodes to 64 MiB, and the reader stops at the fragment's end."""
     codec, encode = ENCODED[name]
     fragment = fragment_of(codec=codec)
     url = store(tmp_path, fragment, encode(bytes(1 << 26)))
@@ -159,7 +154,6 @@ def test_a_bomb_costs_little_memory(tmp_path: Path, name: str) -> None:
     ids=["up", "further up", "relative", "NUL", "up after //", "empty"],
 )
 def test_urls_that_leave_the_root(tmp_path: Path, path: str) -> None:
-    """A path out of the root is refused, not opened."""
     (tmp_path / "secret").write_bytes(CONTENT)
     root = tmp_path / "root"
     root.mkdir()
@@ -168,7 +162,7 @@ def test_urls_that_leave_the_root(tmp_path: Path, path: str) -> None:
 
 
 def test_a_link_out_of_the_root(tmp_path: Path) -> None:
-    """Links are followed before the path is judged."""
+    """Links are resolved before the path is checked."""
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "secret").write_bytes(CONTENT)
@@ -178,14 +172,14 @@ def test_a_link_out_of_the_root(tmp_path: Path) -> None:
 
 
 def test_percent_signs_are_part_of_the_name(tmp_path: Path) -> None:
-    """A file URL is not unescaped."""
+    """File URLs are not unescaped."""
     (tmp_path / "a%2e%2e").write_bytes(CONTENT)
     assert read(tmp_path, "file:///a%2e%2e", fragment_of()) == CONTENT
 
 
 @pytest.mark.parametrize("kind", ["nothing", "fifo", "folder"])
 def test_what_is_not_a_file(tmp_path: Path, kind: str) -> None:
-    """A path that cannot be read as a file raises at once; a FIFO does not block."""
+    """Opening a FIFO would block."""
     path = tmp_path / "thing"
     if kind == "fifo":
         os.mkfifo(path)
@@ -196,24 +190,22 @@ def test_what_is_not_a_file(tmp_path: Path, kind: str) -> None:
 
 
 def serve(handler: Callable[[httpx.Request], httpx.Response]) -> httpx.Client:
-    """Return an HTTP client whose requests are answered by ``handler``."""
     return httpx.Client(transport=httpx.MockTransport(handler))
 
 
 def answer(content: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
-    """Return an answer whose body is not decoded yet."""
+    """Return a response whose body is not decoded yet."""
     return httpx.Response(200, headers=headers, stream=httpx.ByteStream(content))
 
 
 def fetch(client: httpx.Client, fragment: Fragment, url: str = "https://store/x?sig=SECRET") -> bytes:
-    """Read a fragment over HTTP."""
     with FragmentOpener(http=lambda: client, resolve=lambda *_: []).open(fragment, url) as reader:
         return reader.read()
 
 
 @pytest.mark.parametrize("name", ENCODED)
 def test_http_body_of_each_codec(name: str) -> None:
-    """A body is decoded by the fragment's codec, never by the HTTP library."""
+    """The HTTP library must not decode the body, because the fragment's codec does."""
     codec, encode = ENCODED[name]
     headers = {"Content-Encoding": "gzip"} if codec == pb.GZIP_OFFLOAD_DECOMPRESSION else {}
     with serve(lambda _: answer(encode(CONTENT), headers)) as client:
@@ -221,13 +213,13 @@ def test_http_body_of_each_codec(name: str) -> None:
 
 
 def test_http_store_that_decompresses() -> None:
-    """An offloaded fragment that arrives without Content-Encoding is plain."""
+    """The store may decompress an offloaded fragment, and then sends no Content-Encoding."""
     with serve(lambda _: answer(CONTENT)) as client:
         assert fetch(client, fragment_of(codec=pb.GZIP_OFFLOAD_DECOMPRESSION)) == CONTENT
 
 
 def test_http_gzip_fragment_stored_with_an_encoding() -> None:
-    """A GZIP fragment is asked for as gzip and decoded once, even if the store calls it encoded."""
+    """The body must be decoded once, even if the store labels it with an encoding."""
     asked: list[str] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -243,7 +235,6 @@ def test_http_gzip_fragment_stored_with_an_encoding() -> None:
     ("status", "expired"), [(403, True), (404, False), (301, False), (206, False), (500, False)]
 )
 def test_http_statuses(status: int, expired: bool) -> None:
-    """A status other than 200 fails; a refused signature is told apart; no error shows the signature."""
     headers = {"Location": "https://elsewhere/"} if status == 301 else {}
     with (
         serve(lambda _: httpx.Response(status, headers=headers)) as client,
@@ -256,7 +247,7 @@ def test_http_statuses(status: int, expired: bool) -> None:
 
 
 def test_http_connection_trouble() -> None:
-    """A store that cannot be reached is no corrupt fragment."""
+    """An unreachable store is not a corrupt fragment."""
 
     def handler(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
@@ -269,13 +260,11 @@ def test_http_connection_trouble() -> None:
     "url", ["https://store/" + "x" * 9_000, "https://store/a\r\nHost: b"], ids=["too long", "CRLF"]
 )
 def test_http_urls_that_are_not_fetched(url: str) -> None:
-    """Overlong URLs and line breaks are refused before any request."""
     with serve(lambda _: httpx.Response(200)) as client, pytest.raises(ProtocolError, match="not a URL"):
         fetch(client, fragment_of(), url)
 
 
 def test_http_corrupt_fragment_hides_the_signature() -> None:
-    """The error of a corrupt body names the URL without its query."""
     with (
         serve(lambda _: answer(b"short")) as client,
         pytest.raises(CorruptFragmentError) as caught,
@@ -285,7 +274,7 @@ def test_http_corrupt_fragment_hides_the_signature() -> None:
 
 
 def test_an_interrupted_read_of_a_fragment_is_not_its_end() -> None:
-    """A caller that ignores the interruption is told that bytes are missing."""
+    """A caller that ignores the interruption must not take it for the end."""
 
     class Interrupted(io.BytesIO):
         def read(self, _size: int | None = -1, /) -> bytes:

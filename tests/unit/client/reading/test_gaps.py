@@ -1,4 +1,4 @@
-"""A gap is what no fragment holds, and nothing else."""
+"""Tests that gaps are exactly the bytes that no fragment contains."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=8)
 
 
 def fragments_of(some: list[tuple[int, int]], mod_time: int = 0) -> list[Fragment]:
-    """Make fragments of begins and lengths."""
     return [Fragment("ab/c", at, at + size, NO_SUM, pb.NONE, mod_time=mod_time) for at, size in some]
 
 
 @given(spans, st.integers(0, 50), st.integers(0, 50))
 def test_gaps_are_the_bytes_in_no_fragment(some: list[tuple[int, int]], one: int, other: int) -> None:
-    """Ascending and apart, however fragments overlap and in whatever order they are listed."""
     begin, end = sorted((one, other))
     gaps = gaps_between("ab/c", fragments_of(some), begin, end)
     held = {at for low, size in some for at in range(low, low + size)}
@@ -38,7 +36,7 @@ def test_gaps_are_the_bytes_in_no_fragment(some: list[tuple[int, int]], one: int
 
 
 def ranged(**given: str) -> tuple[int, int]:
-    """Return the range of a journal with fragments at [10, 20) and [30, 40), the later stored at 9 s."""
+    """Return the byte range of a journal with fragments [10, 20) stored at 5 s and [30, 40) at 9 s."""
     address = {"brokerAddress": "http://broker.test:80", "path": "ab/c", "readGaps": "true"}
     options = parse_options(address | given, "batch", environ={})
     stored = [*fragments_of([(10, 10)], mod_time=5), *fragments_of([(30, 10)], mod_time=9)]
@@ -59,7 +57,7 @@ def ranged(**given: str) -> tuple[int, int]:
     ],
 )
 def test_the_range_is_that_of_the_options(options: dict[str, str], expected: tuple[int, int]) -> None:
-    """The range is exact to the byte: it need not begin or end with a record, or where bytes are left."""
+    """The range need not begin or end at a record or a stored byte."""
     assert ranged(**options) == expected
 
 
@@ -72,11 +70,9 @@ def test_the_range_is_that_of_the_options(options: dict[str, str], expected: tup
     ],
 )
 def test_a_range_that_is_none_is_refused(options: dict[str, str]) -> None:
-    """A range that was never appended is no gap."""
     with pytest.raises(OffsetError, match="journal 'ab/c'"):
         ranged(**options)
 
 
 def test_a_gap_knows_its_size() -> None:
-    """A gap's size is the number of its bytes."""
     assert FragmentGap("ab/c", 3, 10).bytes == 7

@@ -1,4 +1,4 @@
-"""A tail is all bytes from an offset to the head, or none: nothing is made of what is left of them."""
+"""Tests that a tail has all bytes from an offset to the head, or only the head."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ ABC = sha1(b"abc", usedforsecurity=False).digest()
 
 
 def span(begin: int, end: int, **stored: Any) -> pb.ReadResponse:
-    """Return a message that begins a fragment."""
     return metadata(JOURNAL, begin, end, **stored)
 
 
@@ -51,12 +50,11 @@ def span(begin: int, end: int, **stored: Any) -> pb.ReadResponse:
     ],
 )
 def test_tails(messages: list[pb.ReadResponse], tail: Tail) -> None:
-    """A tail has the bytes that join from the offset to the head, and only the head otherwise."""
     assert tail_of(JOURNAL, messages, 10) == tail
 
 
 def test_a_stored_fragment_with_other_bytes() -> None:
-    """Tasks may get these bytes, so the fragment's sum counts as in any read."""
+    """Tasks may use these bytes, so the fragment's checksum is verified."""
     messages = [span(10, 13, sha1=ABC, url="file:///f"), chunk(10, b"abd"), not_yet(13)]
     with pytest.raises(CorruptFragmentError, match="its SHA-1 is"):
         tail_of(JOURNAL, messages, 10)
@@ -64,7 +62,7 @@ def test_a_stored_fragment_with_other_bytes() -> None:
 
 @given(st.binary(max_size=20), st.lists(st.integers(0, 20)), st.data())
 def test_no_tail_is_wrong(journal: bytes, cuts: list[int], data: st.DataObject) -> None:
-    """The bytes that come are the journal's, in whatever pieces and however many get lost."""
+    """Messages are cut and lost at random."""
     at = data.draw(st.integers(0, len(journal)))
     edges = sorted({at, len(journal), *(cut for cut in cuts if at < cut < len(journal))})
     messages = [span(at, len(journal))] if at < len(journal) else []
@@ -81,7 +79,7 @@ def test_no_tail_is_wrong(journal: bytes, cuts: list[int], data: st.DataObject) 
 def test_a_broker_that_stops_in_the_middle_of_a_question(
     count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its stream ends without an answer and without an error: it is asked again, and nothing is logged."""
+    """A stream that ends without an answer or an error is retried, and nothing is logged."""
     names = [f"{JOURNAL}-{number}" for number in range(count)]
     asked: set[str] = set()
 
@@ -98,7 +96,7 @@ def test_a_broker_that_stops_in_the_middle_of_a_question(
 
 @pytest.mark.parametrize("ask", ["write_heads", "highest_heads", "tails"])
 def test_a_broker_that_hangs_is_left_in_time(ask: str) -> None:
-    """A question has the time of a silent stream, so that another broker may answer before the call's end."""
+    """The idle timeout leaves time to ask another broker."""
     with (
         StubBroker() as broker,
         Client(broker.endpoint, timeout_s=30, idle_timeout_s=0.3) as client,

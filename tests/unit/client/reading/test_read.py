@@ -1,4 +1,4 @@
-"""The cursor follows a stream of messages, and a broker that lies gets an error, not a reader."""
+"""Tests that the cursor follows a stream of messages and rejects protocol violations."""
 
 from __future__ import annotations
 
@@ -24,32 +24,29 @@ JOURNAL = "a/journal"
 
 
 def follow(messages: list[pb.ReadResponse], offset: int = 0) -> tuple[Cursor, list[Chunk]]:
-    """Feed messages to a cursor."""
     cursor = Cursor(JOURNAL, offset, [])
     return cursor, [got for message in messages if (got := cursor.feed(message)) is not None]
 
 
 def meta(begin: int, end: int, **keys: object) -> pb.ReadResponse:
-    """Return metadata about JOURNAL."""
     return metadata(JOURNAL, begin, end, **keys)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 def test_a_tail_that_grows() -> None:
-    """Each commit to the same fragment brings metadata with a larger end, and its bytes."""
+    """Each commit to the same fragment sends metadata with a larger end."""
     cursor, chunks = follow([meta(0, 3), chunk(0, b"abc"), meta(0, 5, offset=3), chunk(3, b"de")])
     assert chunks == [Chunk(0, b"abc"), Chunk(3, b"de")]
     assert (cursor.offset, cursor.jumps, cursor.write_head) == (5, [], 5)
 
 
 def test_a_jump_is_noted_once() -> None:
-    """The bytes between the offset wanted and the one that came are in jumps."""
     cursor, chunks = follow([meta(100, 103), chunk(100, b"abc")], offset=7)
     assert chunks == [Chunk(100, b"abc")]
     assert cursor.jumps == [(7, 100)]
 
 
 def test_a_chunk_knows_when_its_fragment_was_stored() -> None:
-    """A chunk has the time of the metadata before it, and none while only a broker has the fragment."""
+    """The time is 0 while only a broker has the fragment."""
     stored = meta(0, 3, url="file:///x")
     stored.fragment.mod_time = 1_700_000_000
     stored.fragment.sum.CopyFrom(sum_to_pb(hashlib.sha1(b"abc").digest()))
@@ -58,14 +55,12 @@ def test_a_chunk_knows_when_its_fragment_was_stored() -> None:
 
 
 def test_the_write_head_is_no_jump() -> None:
-    """A read from -1 begins where the broker says its head is."""
     cursor, chunks = follow([meta(0, 12, offset=10), chunk(10, b"ab")], offset=-1)
     assert chunks == [Chunk(10, b"ab")]
     assert cursor.jumps == []
 
 
 def test_an_offset_not_yet_available_may_have_jumped() -> None:
-    """The status brings the offset the broker has got to."""
     cursor = Cursor(JOURNAL, 5, [])
     with pytest.raises(OffsetNotYetAvailableError) as caught:
         cursor.feed(not_yet(8))
@@ -74,13 +69,11 @@ def test_an_offset_not_yet_available_may_have_jumped() -> None:
 
 
 def test_other_statuses_are_errors_of_their_own() -> None:
-    """A status raises its class."""
     with pytest.raises(SuspendedError, match=JOURNAL):
         follow([pb.ReadResponse(status=pb.SUSPENDED)])
 
 
 def with_fragment(message: pb.ReadResponse) -> pb.ReadResponse:
-    """Add a fragment to a message."""
     message.fragment.CopyFrom(meta(0, 10).fragment)
     return message
 
@@ -110,7 +103,6 @@ LIES = {
 
 @pytest.mark.parametrize("name", LIES)
 def test_lies_are_refused(name: str) -> None:
-    """The message that may not come raises, and brings no bytes."""
     messages, offset = LIES[name]
     cursor = Cursor(JOURNAL, offset, [])
     for message in messages[:-1]:
@@ -123,7 +115,6 @@ def test_lies_are_refused(name: str) -> None:
 
 
 def test_a_stored_fragment_is_held_to_its_sum() -> None:
-    """The chunk that completes a stored fragment with another SHA-1 raises, without its bytes."""
     good = hashlib.sha1(b"abcdef", usedforsecurity=False).digest()
     stored = meta(0, 6, sha1=good, url="https://store/f?sig=SECRET")
     _, chunks = follow([stored, chunk(0, b"abc"), chunk(3, b"def")])
@@ -138,7 +129,7 @@ def test_a_stored_fragment_is_held_to_its_sum() -> None:
 
 
 def test_a_part_of_a_stored_fragment_cannot_be_held_to_its_sum() -> None:
-    """A stream that begins inside a fragment is taken as it is."""
+    """The checksum covers the whole fragment."""
     _, chunks = follow([meta(0, 6, offset=3, url="file:///f"), chunk(3, b"def")], offset=3)
     assert chunks == [Chunk(3, b"def")]
 
@@ -152,7 +143,6 @@ def test_a_part_of_a_stored_fragment_cannot_be_held_to_its_sum() -> None:
     ],
 )
 def test_a_brokers_text_gets_what_it_is_about(url: str, text: str, kind: type[GazetteError]) -> None:
-    """The journal is named, the fragment if it is stored, and never its signature."""
     cursor, _ = follow([meta(0, 6, url=url), chunk(0, b"abc")])
     explained = cursor.explain(BrokerError("http://b:1", "UNKNOWN", text))
     assert type(explained) is kind
@@ -175,6 +165,5 @@ def test_a_brokers_text_gets_what_it_is_about(url: str, text: str, kind: type[Ga
     ],
 )
 def test_bad_reads_are_refused_before_sending(keys: dict[str, object]) -> None:
-    """A read that no broker would take raises when it is made."""
     with pytest.raises(ProtocolError):
         ReadOptions(**({"journal": JOURNAL} | keys))  # type: ignore[arg-type]  # Fields by name, of mixed types.

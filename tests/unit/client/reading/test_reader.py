@@ -1,4 +1,4 @@
-"""A reader of one call ends with it; a retrying one seeks, is cancelled, starts over; lies bring no bytes."""
+"""Tests readers of one call and retrying readers: ends, seeks, cancels, restarts and protocol violations."""
 
 from __future__ import annotations
 
@@ -35,12 +35,11 @@ PIECE = 1_000
 
 
 def meta(offset: int, end: int = HEAD, *, begin: int = 0, write_head: int = HEAD) -> pb.ReadResponse:
-    """Return metadata about JOURNAL."""
     return metadata(JOURNAL, begin, end, offset=offset, write_head=write_head)
 
 
 def serve(request: pb.ReadRequest) -> list[Act]:
-    """Answer as a broker that has CONTENT in small chunks."""
+    """Answer as a broker that sends CONTENT in small chunks."""
     offset = max(request.offset, 0)
     if offset >= HEAD:
         return [not_yet(offset, HEAD)]
@@ -49,7 +48,6 @@ def serve(request: pb.ReadRequest) -> list[Act]:
 
 
 def drain(reader: Reader) -> tuple[bytes, GazetteError | None]:
-    """Read to the end or to an error."""
     got = b""
     try:
         while part := reader.read(700):
@@ -72,7 +70,6 @@ def drain(reader: Reader) -> tuple[bytes, GazetteError | None]:
 def test_what_ends_a_reader_quietly(
     stub: StubBroker, client: Client, acts: list[Act], end_offset: int, expected: int
 ) -> None:
-    """A reader returns nothing from then on, and stands where it ended."""
     stub.script("Read", acts)
     with client.reader(JOURNAL, end_offset=end_offset) as reader:
         assert reader.read() == CONTENT[:expected]
@@ -82,7 +79,7 @@ def test_what_ends_a_reader_quietly(
 
 
 def test_an_empty_range_asks_for_nothing(stub: StubBroker, client: Client) -> None:
-    """A range that ends where it begins needs no call, and a broker might wait for ever on it."""
+    """A broker might block for ever on an empty range."""
     assert client.reader(JOURNAL, offset=7, end_offset=7).read() == b""
     assert client.read(JOURNAL, offset=7, end_offset=7).read() == b""
     assert list(client.read(JOURNAL, offset=7, end_offset=7, block=True)) == []
@@ -99,14 +96,13 @@ STATUSES: list[tuple[int, type[GazetteError]]] = [
 def test_a_status_has_no_offset_of_its_own(
     stub: StubBroker, client: Client, status: int, error: type[GazetteError]
 ) -> None:
-    """A refusal to read from the middle is that status, not a step back to offset 0."""
+    """The offset 0 in the message must not count as a step back."""
     stub.script("Read", [pb.ReadResponse(status=status)])  # type: ignore[arg-type]  # The number of a status.
     with client.reader(JOURNAL, offset=100) as reader, pytest.raises(error):
         reader.read()
 
 
 def test_a_jump_is_raised_once_and_the_reader_goes_on(stub: StubBroker, client: Client) -> None:
-    """The error tells both offsets, and is the only one that does not end the reader."""
     stub.script("Read", [meta(100), chunk(100, CONTENT[100:200])])
     with client.reader(JOURNAL, offset=10) as reader:
         with pytest.raises(OffsetJumpError) as caught:
@@ -118,7 +114,6 @@ def test_a_jump_is_raised_once_and_the_reader_goes_on(stub: StubBroker, client: 
 
 
 def test_the_write_head_is_told_by_the_first_metadata(stub: StubBroker, client: Client) -> None:
-    """A read from -1 has no offset until then, and that is no jump."""
     stub.script("Read", [meta(90, write_head=HEAD), chunk(90, CONTENT[90:95])])
     with client.reader(JOURNAL, offset=-1, block=True) as reader:
         assert reader.offset == -1
@@ -128,7 +123,6 @@ def test_the_write_head_is_told_by_the_first_metadata(stub: StubBroker, client: 
 
 @pytest.mark.parametrize("end", ["cancel", "close"])
 def test_a_reader_that_was_ended(stub: StubBroker, client: Client, end: str) -> None:
-    """Reading raises, before the first byte and after it, however often it is ended."""
     stub.script("Read", serve)
     for begin in (0, 10):
         reader = client.reader(JOURNAL)
@@ -143,7 +137,7 @@ def test_a_reader_that_was_ended(stub: StubBroker, client: Client, end: str) -> 
 
 
 def test_seeking_in_a_stream_needs_a_new_reader(stub: StubBroker, client: Client) -> None:
-    """A broker's stream cannot be skipped, but for the rest of the chunk at hand."""
+    """A stream can only skip the rest of the current chunk."""
     stub.script("Read", serve)
     with client.reader(JOURNAL) as reader:
         assert reader.read(1) == CONTENT[:1]
@@ -154,7 +148,6 @@ def test_seeking_in_a_stream_needs_a_new_reader(stub: StubBroker, client: Client
 
 
 def stored(root: Path) -> Fragment:
-    """Store CONTENT as a fragment."""
     digest = hashlib.sha1(CONTENT, usedforsecurity=False).digest()
     fragment = Fragment(JOURNAL, 0, HEAD, digest, pb.GZIP, "file:///", 1_700_000_000)
     path = root / fragment.content_path
@@ -164,7 +157,7 @@ def stored(root: Path) -> Fragment:
 
 
 def points_at(fragment: Fragment, offset: int) -> list[Act]:
-    """Answer as a broker that has the fragment in its store only."""
+    """Answer as a broker that has the fragment only in its store."""
     if offset >= fragment.end:
         return [not_yet(offset, fragment.end)]
     url = f"file:///{fragment.content_path}"
@@ -174,7 +167,6 @@ def points_at(fragment: Fragment, offset: int) -> list[Act]:
 
 
 def test_a_jump_past_the_end_opens_no_fragment(stub: StubBroker, tmp_path: Path) -> None:
-    """A URL that comes with an offset behind the range is not opened: the range is over."""
     fragment = stored(tmp_path)
     answer = points_at(fragment, 500)
     answer[0].fragment_url = "file:///never/opened"  # type: ignore[union-attr]  # The answers are responses here.
@@ -187,7 +179,7 @@ def test_a_jump_past_the_end_opens_no_fragment(stub: StubBroker, tmp_path: Path)
 
 
 def test_all_or_an_error(stub: StubBroker, client: Client) -> None:
-    """A read of all that is left does not pass a part off for it; the part can still be had."""
+    """A read to the end must not return a part; a sized read still returns it."""
     stub.script("Read", [meta(0), chunk(0, CONTENT[:30]), Fail()])
     with client.reader(JOURNAL) as reader:
         with pytest.raises(UnavailableError):
@@ -198,7 +190,6 @@ def test_all_or_an_error(stub: StubBroker, client: Client) -> None:
 
 
 def test_a_seek_past_the_end_of_the_range(stub: StubBroker, client: Client) -> None:
-    """A reader past the end of its range has nothing until it seeks back."""
     stub.script("Read", serve)
     reader = client.read(JOURNAL, end_offset=100)
     reader.seek(200)
@@ -209,7 +200,7 @@ def test_a_seek_past_the_end_of_the_range(stub: StubBroker, client: Client) -> N
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
 def test_reading_that_is_ended_from_another_thread(stub: StubBroker, client: Client, how: str) -> None:
-    """A read that waits raises at once: a short answer would pass for the end."""
+    """A short result would look like the end."""
     waiting = threading.Event()
 
     def tail(request: pb.ReadRequest) -> Iterator[Act]:
@@ -240,7 +231,6 @@ def test_reading_that_is_ended_from_another_thread(stub: StubBroker, client: Cli
 
 
 def test_cancel_before_the_first_read_and_restart(stub: StubBroker, client: Client) -> None:
-    """A cancelled reader raises until it is restarted, with another request, from its offset."""
     stub.script("Read", serve)
     reader = client.read(JOURNAL)
     reader.cancel()
@@ -255,7 +245,6 @@ def test_cancel_before_the_first_read_and_restart(stub: StubBroker, client: Clie
 
 
 def test_restart_without_cancel(stub: StubBroker, client: Client) -> None:
-    """A restart ends the call under way and forgets its rest; a closed reader stays closed."""
     stub.script("Read", [meta(100), chunk(100, CONTENT[100:200]), Hang()], serve)
     reader: RetryReader = client.read(JOURNAL)
     with pytest.raises(OffsetJumpError):
@@ -283,7 +272,6 @@ LIES: dict[str, list[Act]] = {
 @pytest.mark.parametrize("name", LIES)
 @pytest.mark.parametrize("retrying", [False, True], ids=["one call", "retrying"])
 def test_a_broker_that_lies(stub: StubBroker, client: Client, name: str, retrying: bool) -> None:
-    """A lie is a protocol error at once: no byte and no jump of it is given, and no second call made."""
     stub.script("Read", LIES[name])
     reader = client.read(JOURNAL) if retrying else client.reader(JOURNAL)
     got: list[bytes] = []
@@ -296,16 +284,14 @@ def test_a_broker_that_lies(stub: StubBroker, client: Client, name: str, retryin
 
 
 def note(reader: Reader | RetryReader, got: list[bytes]) -> None:
-    """Note each chunk as it comes, also those before an error."""
     for each in reader:
         got += [each.content]
 
 
 def test_a_message_that_is_too_large(stub: StubBroker) -> None:
-    """More than 16 MiB at once is an error of its own, not tried again."""
     size = (16 << 20) + 1
     stub.script("Read", [metadata(JOURNAL, 0, size), chunk(0, bytes(size))])
-    # On a busy machine so many bytes may take longer than the half second of silence that `client` allows.
+    # On a busy machine so many bytes may take longer than the idle timeout of `client`.
     patient = Client(stub.endpoint)
     with patient, pytest.raises(BrokerError, match=r"16777\d\d\d") as caught:
         patient.read(JOURNAL).read()
@@ -314,7 +300,6 @@ def test_a_message_that_is_too_large(stub: StubBroker) -> None:
 
 
 def test_a_single_call_fails_as_it_failed(stub: StubBroker, client: Client) -> None:
-    """Nothing is tried again, whatever the failure."""
     for code, error in (
         (grpc.StatusCode.UNAVAILABLE, UnavailableError),
         (grpc.StatusCode.UNAUTHENTICATED, AuthError),
@@ -329,7 +314,7 @@ def test_a_single_call_fails_as_it_failed(stub: StubBroker, client: Client) -> N
 
 
 def test_an_interrupted_single_call_is_not_at_its_end(stub: StubBroker) -> None:
-    """A caller that ignores the interruption is told that bytes are missing."""
+    """A caller that ignores the interruption must not take it for the end."""
 
     def token() -> str:
         raise KeyboardInterrupt

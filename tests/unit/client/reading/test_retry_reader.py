@@ -1,4 +1,4 @@
-"""A reader yields each byte once and in order, however the broker cuts, stalls, jumps or lies."""
+"""Tests that a reader yields each byte once and in order, whatever the broker does."""
 
 from __future__ import annotations
 
@@ -36,25 +36,23 @@ HEAD = len(CONTENT)
 
 
 def meta(offset: int, end: int = HEAD, begin: int = 0, url: str = "") -> pb.ReadResponse:
-    """Return metadata to read from ``offset``."""
     return metadata(JOURNAL, begin, end, offset=offset, write_head=HEAD, url=url)
 
 
 def serve(request: pb.ReadRequest) -> list[Act]:
-    """Answer as an honest broker that holds CONTENT."""
+    """Answer as a broker that follows the protocol and has CONTENT."""
     if request.offset in (-1, HEAD) or request.metadata_only:
         return [not_yet(HEAD)]
     return [meta(request.offset), chunk(request.offset, CONTENT[request.offset :]), not_yet(HEAD)]
 
 
 def elapsed(started: float) -> float:
-    """Return the seconds since ``started``."""
     return time.monotonic() - started
 
 
 @pytest.mark.parametrize(("offset", "end"), [(0, HEAD), (3, 4), (100, 5_000), (HEAD - 1, HEAD)])
 def test_a_range_ends_exactly(stub: StubBroker, client: Client, offset: int, end: int) -> None:
-    """A broker that sends more than asked for does not make the range longer."""
+    """A broker may send more than the requested range."""
     stub.script("Read", serve)
     with client.read(JOURNAL, offset=offset, end_offset=end) as reader:
         assert reader.read() == CONTENT[offset:end]
@@ -81,7 +79,6 @@ CUTS: dict[str, list[Act]] = {
 @pytest.mark.parametrize("name", CUTS)
 @pytest.mark.parametrize("end", [0, HEAD], ids=["to the head", "to an end"])
 def test_streams_that_are_cut(stub: StubBroker, client: Client, name: str, end: int) -> None:
-    """A reader goes on at the byte it wants after any cut."""
     stub.script("Read", CUTS[name], serve)
     with client.read(JOURNAL, end_offset=end) as reader:
         assert reader.read() == CONTENT
@@ -89,7 +86,6 @@ def test_streams_that_are_cut(stub: StubBroker, client: Client, name: str, end: 
 
 
 def test_content_that_comes_later_is_waited_for(stub: StubBroker, client: Client) -> None:
-    """A range that reaches past the head is read as it fills."""
     stub.script("Read", [not_yet(0)], [not_yet(0)], serve)
     assert client.read(JOURNAL, end_offset=HEAD).read() == CONTENT
 
@@ -106,7 +102,6 @@ FAILURES: dict[str, tuple[Act, type[GazetteError]]] = {
 
 @pytest.mark.parametrize("name", FAILURES)
 def test_what_does_not_heal_fails_at_once(stub: StubBroker, client: Client, name: str) -> None:
-    """One call is made, and its failure raised."""
     act, error = FAILURES[name]
     stub.script("Read", [act])
     with client.read(JOURNAL, end_offset=5) as reader, pytest.raises(error):
@@ -115,7 +110,6 @@ def test_what_does_not_heal_fails_at_once(stub: StubBroker, client: Client, name
 
 
 def test_a_journal_that_does_not_exist(stub: StubBroker, client: Client) -> None:
-    """A missing journal is asked for five times in all, then named."""
     stub.script("Read", [pb.ReadResponse(status=pb.JOURNAL_NOT_FOUND)])
     with pytest.raises(JournalNotFoundError, match=JOURNAL):
         client.read(JOURNAL).read()
@@ -134,7 +128,6 @@ HANGS: dict[str, list[Act]] = {
 @pytest.mark.parametrize("name", HANGS)
 @pytest.mark.parametrize("end", [0, 10], ids=["to the head", "to an end"])
 def test_a_broker_that_brings_nothing(stub: StubBroker, hasty: Client, name: str, end: int) -> None:
-    """A reader gives up at its deadline, naming the broker."""
     stub.script("Read", HANGS[name])
     started = time.monotonic()
     with hasty.read(JOURNAL, end_offset=end) as reader, pytest.raises(UnavailableError, match=stub.endpoint):
@@ -143,7 +136,6 @@ def test_a_broker_that_brings_nothing(stub: StubBroker, hasty: Client, name: str
 
 
 def test_a_range_that_never_fills(stub: StubBroker, hasty: Client) -> None:
-    """The error names the journal, the offset and the head."""
     stub.script("Read", [not_yet(3)])
     with pytest.raises(OffsetNotYetAvailableError, match=JOURNAL) as caught:
         hasty.read(JOURNAL, offset=3, end_offset=5).read()
@@ -154,14 +146,14 @@ def test_a_range_that_never_fills(stub: StubBroker, hasty: Client) -> None:
 def test_nothing_at_the_offset_is_no_end(
     stub: StubBroker, client: Client, offset: int, write_head: int
 ) -> None:
-    """A reader ends quietly at the write head only."""
+    """A reader ends without an error only at the write head."""
     stub.script("Read", [not_yet(offset, write_head)])
     with pytest.raises(OffsetNotYetAvailableError):
         client.read(JOURNAL, offset=offset).read()
 
 
 def test_after_an_error_the_reader_stands_where_it_stood(stub: StubBroker, client: Client) -> None:
-    """Reading on after a failure goes on at the next byte, and does not pass for the end."""
+    """The reader can be used after a failure, and must not look finished."""
     cut: list[Act] = [meta(0), chunk(0, CONTENT[:100]), Fail(grpc.StatusCode.UNAUTHENTICATED, "expired")]
     stub.script("Read", cut, [Fail(grpc.StatusCode.UNAUTHENTICATED, "expired")], serve)
     reader = client.read(JOURNAL)
@@ -183,7 +175,7 @@ def jumping(request: pb.ReadRequest) -> list[Act]:
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, ZeroDivisionError])
 def test_an_interrupted_reader_goes_on(stub: StubBroker, interruption: type[BaseException]) -> None:
-    """After Ctrl-C, or an error of the caller's function for tokens, a reader is not at its end."""
+    """Neither Ctrl-C nor an error in the token function ends the reader."""
     streams = iter([False, True, False])
 
     def token() -> str:
@@ -202,7 +194,6 @@ def test_an_interrupted_reader_goes_on(stub: StubBroker, interruption: type[Base
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, ZeroDivisionError])
 def test_an_interrupted_read_loses_no_bytes(stub: StubBroker, interruption: type[BaseException]) -> None:
-    """The bytes that had arrived come with the next read."""
     streams = iter([False, True, False])
 
     def token() -> str:
@@ -219,7 +210,6 @@ def test_an_interrupted_read_loses_no_bytes(stub: StubBroker, interruption: type
 
 
 def test_a_jump_shows_in_the_offsets(stub: StubBroker, client: Client) -> None:
-    """Iterating never raises for a jump; offsets and ``jumps`` tell."""
     stub.script("Read", jumping)
     reader = client.read(JOURNAL)
     assert [(each.offset, each.end) for each in reader] == [(0, 100), (200, HEAD)]
@@ -227,7 +217,6 @@ def test_a_jump_shows_in_the_offsets(stub: StubBroker, client: Client) -> None:
 
 
 def test_read_raises_once_for_a_jump(stub: StubBroker, client: Client) -> None:
-    """Bytes before it come first, then one error, then the bytes behind it."""
     stub.script("Read", jumping)
     reader = client.read(JOURNAL)
     assert reader.read(150) == CONTENT[:100]
@@ -241,7 +230,6 @@ def test_read_raises_once_for_a_jump(stub: StubBroker, client: Client) -> None:
 
 
 def test_a_jump_past_the_end_of_a_range(stub: StubBroker, client: Client) -> None:
-    """The range is over, without a byte, and the jump is there to see."""
     stub.script("Read", jumping)
     reader = client.read(JOURNAL, offset=100, end_offset=150)
     assert list(reader) == []
@@ -253,7 +241,6 @@ def test_a_jump_past_the_end_of_a_range(stub: StubBroker, client: Client) -> Non
 
 @pytest.mark.parametrize("size", [1, 7, 1000, HEAD, HEAD + 1])
 def test_read_in_pieces(stub: StubBroker, client: Client, size: int) -> None:
-    """Reads of any size join to the content; only the last is short; the offset is that of the next byte."""
     stub.script("Read", serve)
     reader = client.read(JOURNAL, end_offset=2_000)
     parts = []
@@ -266,7 +253,6 @@ def test_read_in_pieces(stub: StubBroker, client: Client, size: int) -> None:
 
 
 def test_iterating_goes_on_where_read_stopped(stub: StubBroker, client: Client) -> None:
-    """The rest of a chunk after ``read`` is the next chunk."""
     stub.script("Read", serve)
     reader = client.read(JOURNAL)
     assert reader.read(10) == CONTENT[:10]
@@ -276,7 +262,7 @@ def test_iterating_goes_on_where_read_stopped(stub: StubBroker, client: Client) 
 
 @pytest.mark.slow
 def test_a_blocking_reader_waits_on_a_broker_that_answers(stub: StubBroker, hasty: Client) -> None:
-    """Silence longer than every deadline is no failure while the broker tells its head."""
+    """A quiet journal is not a failure as long as the broker reports its head."""
     tails = 0
 
     def quiet(request: pb.ReadRequest) -> Iterator[Act]:
@@ -298,7 +284,6 @@ def test_a_blocking_reader_waits_on_a_broker_that_answers(stub: StubBroker, hast
 
 
 def test_a_blocking_reader_of_a_hung_broker_gives_up(stub: StubBroker, hasty: Client) -> None:
-    """A broker that does not even tell its head is unavailable."""
     stub.script("Read", [Hang()])
     started = time.monotonic()
     with pytest.raises(UnavailableError):
@@ -307,7 +292,6 @@ def test_a_blocking_reader_of_a_hung_broker_gives_up(stub: StubBroker, hasty: Cl
 
 
 def test_close_ends_a_waiting_reader(stub: StubBroker, client: Client) -> None:
-    """Another thread's close makes a blocked ``next`` stop at once, and may be repeated."""
     waiting = threading.Event()
 
     def tail(_: pb.ReadRequest) -> Iterator[Act]:
@@ -330,7 +314,6 @@ def test_close_ends_a_waiting_reader(stub: StubBroker, client: Client) -> None:
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
-    """A refused connection is told within the connect deadline, not the long one."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -341,7 +324,6 @@ def test_nobody_listens(tmp_path: Path) -> None:
 
 
 def test_a_listener_that_never_answers() -> None:
-    """A connection that is accepted and then ignored is told within the connect deadline."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
         started = time.monotonic()
@@ -351,7 +333,6 @@ def test_a_listener_that_never_answers() -> None:
 
 
 def stored(root: Path, codec: pb.CompressionCodec, data: bytes) -> Fragment:
-    """Store CONTENT as a fragment."""
     digest = hashlib.sha1(CONTENT, usedforsecurity=False).digest()
     fragment = Fragment(JOURNAL, 0, HEAD, digest, codec, "file:///", 1_700_000_000)
     path = root / fragment.content_path
@@ -361,12 +342,11 @@ def stored(root: Path, codec: pb.CompressionCodec, data: bytes) -> Fragment:
 
 
 def points_at(fragment: Fragment, url: str) -> pb.ReadResponse:
-    """Return metadata of a fragment in a store."""
     return pb.ReadResponse(write_head=HEAD, fragment=fragment.to_pb(), fragment_url=url)
 
 
 def brokers_answer(fragment: Fragment, url: str, request: pb.ReadRequest) -> list[Act]:
-    """Answer as a broker that has the fragment in its store only."""
+    """Answer as a broker that has the fragment only in its store."""
     if request.offset == HEAD:
         return [not_yet(HEAD)]
     answer = points_at(fragment, url)
@@ -378,7 +358,6 @@ def brokers_answer(fragment: Fragment, url: str, request: pb.ReadRequest) -> lis
 
 @pytest.mark.parametrize("offset", [0, 1234])
 def test_a_stored_fragment_is_read_from_the_file_root(stub: StubBroker, tmp_path: Path, offset: int) -> None:
-    """The broker sends no content to a reader with a fragment root."""
     fragment = stored(tmp_path, pb.GZIP, gzip.compress(CONTENT))
     url = f"file:///{fragment.content_path}"
     stub.script("Read", lambda request: brokers_answer(fragment, url, request))
@@ -400,7 +379,6 @@ def test_without_a_root_files_come_through_the_broker(
 
 
 def test_a_file_that_is_gone_comes_through_the_broker(stub: StubBroker, tmp_path: Path) -> None:
-    """A root that has not got the file costs a call, not the read."""
     fragment = stored(tmp_path, pb.GZIP, gzip.compress(CONTENT))
     stub.script("Read", lambda request: brokers_answer(fragment, "file:///not/there", request))
     with Client(stub.endpoint, fragment_root=str(tmp_path)) as client:
@@ -408,7 +386,7 @@ def test_a_file_that_is_gone_comes_through_the_broker(stub: StubBroker, tmp_path
 
 
 def test_a_corrupt_file_is_an_error(stub: StubBroker, tmp_path: Path) -> None:
-    """The error names journal, span and file, which is not read through the broker instead."""
+    """The broker would send the same bytes, so it is not asked."""
     fragment = stored(tmp_path, pb.GZIP, gzip.compress(CONTENT[:-1] + b"?"))
     url = f"file:///{fragment.content_path}"
     stub.script("Read", lambda request: brokers_answer(fragment, url, request))
@@ -422,7 +400,6 @@ def test_a_corrupt_file_is_an_error(stub: StubBroker, tmp_path: Path) -> None:
 
 
 def test_a_url_that_leaves_the_root_is_a_lie(stub: StubBroker, tmp_path: Path) -> None:
-    """A broker cannot make a client open other files."""
     fragment = stored(tmp_path, pb.NONE, CONTENT)
     stub.script("Read", [points_at(fragment, "file:///../../etc/passwd")])
     with (
@@ -433,7 +410,7 @@ def test_a_url_that_leaves_the_root_is_a_lie(stub: StubBroker, tmp_path: Path) -
 
 
 def test_a_broker_outside_the_journals_route_proxies(stub: StubBroker, tmp_path: Path) -> None:
-    """A broker that may not proxy and has not got the journal is asked to proxy."""
+    """The broker refuses a read without proxying, so the reader allows proxying."""
 
     def outside(request: pb.ReadRequest) -> list[Act]:
         if request.do_not_proxy:
@@ -446,7 +423,7 @@ def test_a_broker_outside_the_journals_route_proxies(stub: StubBroker, tmp_path:
 
 
 def test_several_open_readers_do_not_starve_each_other(stub: StubBroker, client: Client) -> None:
-    """Readers whose bytes nobody takes leave the others their connection."""
+    """Unread readers must not use up the flow-control window that others need."""
     big = bytes(1 << 20)
 
     def endless(request: pb.ReadRequest) -> Iterator[Act]:

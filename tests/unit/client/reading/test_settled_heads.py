@@ -1,4 +1,4 @@
-"""A write head below an offset already read counts only once the journal's primary confirms it."""
+"""Tests that a write head below an offset already read counts only once the primary confirms it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REACHED = 10
 
 
 class Primary:
-    """A journal's primary under a clock that only waits move."""
+    """A journal's primary, with a clock that moves only when code sleeps."""
 
     def __init__(self, heads: list[int], appends: list[int | GazetteError]) -> None:
         self.heads, self.appends = heads, appends
@@ -35,12 +35,10 @@ class Primary:
         self.now_s = 0.0
 
     def ask(self) -> int:
-        """Answer a read."""
         self.reads += 1
         return self.heads.pop(0) if len(self.heads) > 1 else self.heads[0]
 
     def append(self, left_s: float) -> int:
-        """Answer an append of no bytes."""
         assert 0 < left_s <= 60
         self.tried += 1
         answer = self.appends.pop(0) if len(self.appends) > 1 else self.appends[0]
@@ -49,7 +47,6 @@ class Primary:
         return answer
 
     def sleep(self, wait_s: float) -> None:
-        """Move the clock."""
         self.now_s += wait_s
 
 
@@ -57,7 +54,7 @@ FORBIDDEN = AuthError("http://broker", "no")
 AWAY = UnavailableError("http://broker", "gone")
 
 TABLE = {
-    # Answers to reads, answers to appends; the head, what its doubt says, whether time passed, appends tried.
+    # Heads of reads, answers to appends, then expected: head, doubt, whether time passed, number of appends.
     "the primary has all": ([10], [], (10, "", False, 0)),
     "it joined late, and its replicas have all": ([4], [10], (10, "", False, 1)),
     "bytes are lost": ([4], [4], (4, "", False, 1)),
@@ -83,7 +80,6 @@ TABLE = {
 def test_a_head_that_is_too_low(
     heads: list[int], appends: list[int | GazetteError], expected: tuple[int, str, bool, int | None]
 ) -> None:
-    """It is asked for until it is high enough, confirmed, or the time is over."""
     head, doubt, waits, tried = expected
     primary = Primary(list(heads), list(appends))
     found = settle_head(
@@ -103,8 +99,6 @@ def test_a_head_that_is_too_low(
 
 
 def test_a_journal_that_is_gone_is_an_error() -> None:
-    """What cannot be asked about has no head."""
-
     def ask() -> int:
         raise JournalNotFoundError(JOURNAL)
 
@@ -113,13 +107,13 @@ def test_a_journal_that_is_gone_is_an_error() -> None:
 
 
 class Cluster:
-    """A primary, and the replica that has just joined, which is the one the client is given."""
+    """A primary and a replica that has just joined. The client is given the replica."""
 
     def __init__(self, primary: StubBroker, joined: StubBroker) -> None:
         self.primary, self.joined = primary, joined
 
     def header(self, served_by: int, primary: str = "") -> pb.Header:
-        """Return a header of the primary (0) or the replica (1), at Etcd's revision 7."""
+        """Return a header served by the primary (0) or the replica (1), at Etcd's revision 7."""
         route = pb.Route(primary=0, endpoints=[primary or self.primary.endpoint, self.joined.endpoint])
         for index in range(2):
             route.members.add(zone="a", suffix=f"broker-{index}")
@@ -127,13 +121,13 @@ class Cluster:
         return pb.Header(process_id=route.members[served_by], route=route, etcd=etcd)
 
     def ends_at(self, served_by: int, offset: int, primary: str = "", head: int = -1) -> pb.ReadResponse:
-        """Return the answer of a member that has nothing at an offset, by default its head."""
+        """Return the answer of a member without bytes at an offset, which is its head by default."""
         answer = not_yet(offset, offset if head < 0 else head)
         answer.header.CopyFrom(self.header(served_by, primary))
         return answer
 
     def content(self, begin: int) -> list[pb.ReadResponse]:
-        """Return what the primary sends of ten bytes from an offset on, and that they are all."""
+        """Return the primary's answer to a read of ten bytes from an offset on."""
         first = metadata(JOURNAL, 0, REACHED, offset=begin)
         first.header.CopyFrom(self.header(0))
         return [first, chunk(begin, b"0123456789"[begin:]), not_yet(REACHED)]
@@ -141,7 +135,6 @@ class Cluster:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Two brokers without scripts."""
     with StubBroker() as primary, StubBroker() as joined:
         yield Cluster(primary, joined)
 
@@ -154,7 +147,7 @@ def client(cluster: Cluster) -> Iterator[Client]:
 
 
 def test_the_primary_is_asked(cluster: Cluster, client: Client) -> None:
-    """It is asked itself, at the route's revision or later."""
+    """The request requires the route's Etcd revision or a later one."""
     cluster.joined.script("Read", [cluster.ends_at(1, 4)])
     cluster.primary.script("Read", [cluster.ends_at(0, REACHED)])
     assert client.write_heads([JOURNAL]) == {JOURNAL: 4}
@@ -165,7 +158,7 @@ def test_the_primary_is_asked(cluster: Cluster, client: Client) -> None:
 
 
 def test_many_primaries_are_asked(cluster: Cluster, client: Client) -> None:
-    """Many heads are asked for in another way, to the same effect."""
+    """Many heads are fetched by another code path, with the same result."""
     names = [f"{JOURNAL}-{number}" for number in range(100)]
     cluster.joined.script("Read", [cluster.ends_at(1, 4)])
     cluster.primary.script("Read", [cluster.ends_at(0, REACHED)])
@@ -177,7 +170,7 @@ def test_many_primaries_are_asked(cluster: Cluster, client: Client) -> None:
 def test_the_primary_knows_no_better(
     cluster: Cluster, client: Client, *, primary_joined_late: bool, journals: int
 ) -> None:
-    """Where the primary joined late, too, or does not answer, the other members have the bytes."""
+    """If the primary also joined late or is dead, the other members have the bytes."""
     names = [f"{JOURNAL}-{number}" for number in range(journals)]
     dead = "" if primary_joined_late else f"http://127.0.0.1:{free_ports(1)[0]}"
     with StubBroker() as third:
@@ -192,7 +185,7 @@ def test_the_primary_knows_no_better(
 
 
 def test_a_primary_that_cannot_be_reached(cluster: Cluster, client: Client) -> None:
-    """The first answer counts for a range's end; a lower one than was read is confirmed by an append."""
+    """A head lower than an offset already read needs an append to confirm it."""
     dead = f"http://127.0.0.1:{free_ports(1)[0]}"
     cluster.joined.script("Read", [cluster.ends_at(1, 4, dead)])
     assert client.highest_heads([JOURNAL]) == {JOURNAL: 4}
@@ -206,7 +199,6 @@ def test_a_primary_that_cannot_be_reached(cluster: Cluster, client: Client) -> N
 
 
 def test_a_read_asks_the_primary_for_what_a_member_lacks(cluster: Cluster, client: Client) -> None:
-    """Bytes that a replica does not have yet are read from the primary, with an end and without one."""
     cluster.joined.script("Read", [cluster.ends_at(1, 4)])
     cluster.primary.script("Read", cluster.content(4))
     assert client.read(JOURNAL, offset=4, end_offset=REACHED).read() == b"456789"
@@ -214,7 +206,7 @@ def test_a_read_asks_the_primary_for_what_a_member_lacks(cluster: Cluster, clien
 
 
 def test_a_read_past_the_head_that_a_member_knows(cluster: Cluster, client: Client) -> None:
-    """That the replica ends before the offset is no error as long as the primary has the bytes."""
+    """A replica may not have the bytes that the primary has."""
     cluster.joined.script("Read", [cluster.ends_at(1, 7, head=4)])
     cluster.primary.script("Read", cluster.content(7))
     assert client.read(JOURNAL, offset=7).read() == b"789"
@@ -224,7 +216,7 @@ def test_a_read_past_the_head_that_a_member_knows(cluster: Cluster, client: Clie
 
 
 def test_a_read_asks_each_member_for_what_the_primary_lacks(cluster: Cluster) -> None:
-    """A primary that joined late has later bytes only: those before are with another member."""
+    """A primary that joined late has only later bytes."""
     cluster.primary.script("Read", [cluster.ends_at(0, 4, head=20)])
     cluster.joined.script("Read", cluster.content(4))
     with Client(cluster.primary.endpoint, timeout_s=2) as client:
@@ -232,7 +224,7 @@ def test_a_read_asks_each_member_for_what_the_primary_lacks(cluster: Cluster) ->
 
 
 def test_bytes_that_nobody_has_yet_are_waited_for(cluster: Cluster, client: Client) -> None:
-    """Both are asked again, with pauses, until the time is over."""
+    """Both members are asked again, with pauses, until time is up."""
     cluster.joined.script("Read", [cluster.ends_at(1, 4)])
     cluster.primary.script("Read", [cluster.ends_at(0, 4)])
     with pytest.raises(OffsetNotYetAvailableError):
