@@ -1,4 +1,4 @@
-"""Shows the order of the checks a call passes, and that waits end when a call is over."""
+"""Tests the order in which a call's token is checked, and that waits end with their call."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ DEADLINE_S = 10.0
 
 
 def authorizer(keys: KeySet | None = KEYS) -> Authorizer:
-    """Return an authorizer at a fixed time."""
     return Authorizer(keys, lambda: NOW)
 
 
 def test_without_keys_everything_is_allowed() -> None:
-    """Any header passes, and grants what is needed for ever."""
     claims = authorizer(None).authorize("nonsense", Capability.APPEND)
     assert claims.allows(Capability.APPEND)
     assert claims.expires_at > 1e18
@@ -31,7 +29,6 @@ def test_without_keys_everything_is_allowed() -> None:
 
 
 def test_claims_are_those_of_the_token() -> None:
-    """A verified token's claims come back, with the time it ends."""
     told = Claims(Capability.READ, parse_selector("name=a/b"))
     claims = authorizer().authorize("Bearer " + KEYS.sign(told, now=NOW, lifetime_s=60), Capability.READ)
     assert (claims.capability, claims.expires_at) == (Capability.READ, NOW + 60)
@@ -54,13 +51,12 @@ def test_claims_are_those_of_the_token() -> None:
     ],
 )
 def test_each_check_has_its_text(header: str | None, problem: str) -> None:
-    """The first check that fails is named."""
     with pytest.raises(UnauthenticatedError, match=problem):
         authorizer().authorize(header, Capability.READ)
 
 
 def test_a_missing_token_passes_only_if_the_keys_say_so() -> None:
-    """AA== beside a key lets a missing token pass for an hour; a header that is there is checked."""
+    """The key AA== allows a missing token, but an invalid one is still refused."""
     lenient = authorizer(KeySet.parse("c2VjcmV0,AA=="))
     assert lenient.authorize(None, Capability.APPEND).expires_at == NOW + 3600
     with pytest.raises(UnauthenticatedError):
@@ -68,7 +64,6 @@ def test_a_missing_token_passes_only_if_the_keys_say_so() -> None:
 
 
 def test_a_wait_is_woken_when_its_call_is_over() -> None:
-    """The waker is called once the call is over, and not if the watch was called off."""
     over, woken, other = threading.Event(), threading.Event(), threading.Event()
     watch = CallWatch(tick_s=0.001)
     watch.watch(over.is_set, woken.set)
@@ -82,7 +77,7 @@ def test_a_wait_is_woken_when_its_call_is_over() -> None:
 
 
 def test_a_wait_that_cannot_be_woken_keeps_no_other_asleep() -> None:
-    """All calls are watched by one thread."""
+    """One thread watches all calls, so an error of one callback must not stop it."""
 
     def fail() -> None:
         raise ValueError("Cannot invoke RPC on closed channel!")

@@ -1,4 +1,4 @@
-"""Shows what the HTTP server takes for a request, and how it tells that a client has left."""
+"""Tests which bytes the HTTP server accepts as a request, and how it notices that a client has left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHUNKED = b"Transfer-Encoding: chunked"
 
 
 class Recorder:
-    """Answers each request with 200, and keeps the bodies that came complete."""
+    """A handler that answers each request with 200 and records the complete bodies."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -35,7 +35,7 @@ class Recorder:
 
 @contextmanager
 def served(recorder: Recorder) -> Iterator[socket.socket]:
-    """The client's end of a connection that is served until the client ends it."""
+    """Serve a connection until the client closes it; yield the client's end."""
     ours, theirs = socket.socketpair()
 
     def run() -> None:
@@ -52,7 +52,6 @@ def served(recorder: Recorder) -> Iterator[socket.socket]:
 
 
 def exchange_all(connection: socket.socket, request: bytes) -> bytes:
-    """Send bytes and the end of our side; return all that comes back."""
     connection.sendall(request)
     connection.shutdown(socket.SHUT_WR)
     return b"".join(iter(lambda: connection.recv(1 << 16), b""))
@@ -69,7 +68,6 @@ def exchange_all(connection: socket.socket, request: bytes) -> bytes:
     ],
 )
 def test_bodies_that_are_complete(framing: bytes, sent: bytes, body: bytes) -> None:
-    """A handler gets the whole body, and the connection takes the next request."""
     recorder = Recorder()
     request = HEAD + framing + b"\r\n\r\n" + sent
     with served(recorder) as connection:
@@ -100,7 +98,6 @@ def test_bodies_that_are_complete(framing: bytes, sent: bytes, body: bytes) -> N
     ],
 )
 def test_bodies_that_are_not(framing: bytes, sent: bytes) -> None:
-    """No handler takes a body that is malformed, too long or cut for a whole one; the client gets a 4xx."""
     recorder = Recorder()
     with served(recorder) as connection:
         answer = exchange_all(connection, HEAD + framing + b"\r\n\r\n" + sent)
@@ -110,7 +107,6 @@ def test_bodies_that_are_not(framing: bytes, sent: bytes) -> None:
 
 
 def test_a_refused_head_request_has_no_body() -> None:
-    """The answer that refuses a HEAD request is its status and headers, as any answer to one."""
     with served(Recorder()) as connection:
         request = HEAD.replace(b"PUT", b"HEAD") + CHUNKED + b"\r\n\r\n-1\r\n"
         head, _, body = exchange_all(connection, request).partition(b"\r\n\r\n")
@@ -137,7 +133,6 @@ PIECES = (
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12), st.booleans())
 def test_no_request_is_more_than_the_server_can_refuse(pieces: list[bytes], reads: bool) -> None:
-    """Whatever bytes come, each head has one answer at most, and nothing but the client's end is an error."""
     handled = []
 
     def handle(exchange: Exchange) -> None:
@@ -157,7 +152,7 @@ def test_no_request_is_more_than_the_server_can_refuse(pieces: list[bytes], read
 
 
 def drip(connection: socket.socket) -> None:
-    """Send a byte every 20 ms, for as long as somebody takes it."""
+    """Send a byte every 20 ms until the other side closes."""
     for _ in range(int(DEADLINE_S / 0.02)):
         connection.sendall(b"x")
         threading.Event().wait(0.02)
@@ -167,7 +162,7 @@ def drip(connection: socket.socket) -> None:
     "request_text", [HEAD, HEAD + b"Content-Length: 999\r\n\r\nbody"], ids=["head", "body"]
 )
 def test_a_request_that_drips_is_ended(monkeypatch: pytest.MonkeyPatch, request_text: bytes) -> None:
-    """A request has one deadline for its head and one for its body, however often a byte comes."""
+    """The deadlines cover the whole head and the whole body, not each byte."""
     monkeypatch.setattr(server, "IDLE_TIMEOUT_S", 0.2)
     recorder = Recorder()
     with served(recorder) as connection:
@@ -178,7 +173,6 @@ def test_a_request_that_drips_is_ended(monkeypatch: pytest.MonkeyPatch, request_
 
 
 def test_a_client_that_closes_is_gone() -> None:
-    """Both the other side's end and our own count as gone."""
     ours, theirs = socket.socketpair()
     assert is_connected(ours)
     theirs.close()
@@ -188,7 +182,6 @@ def test_a_client_that_closes_is_gone() -> None:
 
 
 def test_callbacks_when_a_client_leaves() -> None:
-    """Waiting callbacks are woken when the client leaves, and when the request is done."""
     ours, theirs = socket.socketpair()
     watch, left = CallWatch(tick_s=0.001), threading.Event()
     peer = HttpPeer(ours, watch)

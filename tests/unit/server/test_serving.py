@@ -1,4 +1,4 @@
-"""A server's calls are shared among its clients."""
+"""Tests that a server shares its concurrent calls among its clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Refused(Exception):  # noqa: N818 - what gRPC raises in a handler has no p
 
 
 class Caller:
-    """A servicer context, as far as places look at it."""
+    """The part of a servicer context that ``CallPlaces`` uses."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -33,12 +33,10 @@ PORTS = count(40_000)
 
 
 def caller(address: str) -> grpc.ServicerContext:
-    """Return the context of a call; each comes from another port."""
     return cast(grpc.ServicerContext, Caller(f"{address}:{next(PORTS)}"))
 
 
 def test_a_client_gets_three_quarters_of_the_calls() -> None:
-    """The next call of that client is told so, one of another client is served, and places come back."""
     places = CallPlaces(8, "calls")
     with ExitStack() as held:
         for _ in range(6):
@@ -57,7 +55,7 @@ def test_a_client_gets_three_quarters_of_the_calls() -> None:
 
 
 def test_a_network_of_ipv6_is_one_client() -> None:
-    """A host has as many addresses of its /64 as it likes."""
+    """A host can use any address of its /64 network."""
     places = CallPlaces(4, "calls")
     with ExitStack() as held:
         for last in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Shows who gets which journal, and who serves a call about it."""
+"""Tests how journals are assigned to brokers, and which broker serves a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ sets_of_members = st.frozensets(st.sampled_from([Member(z, f"broker-{n}") for z 
     after=sets_of_members,
 )
 def test_assignment(wanted: dict[str, int], before: frozenset[Member], after: frozenset[Member]) -> None:
-    """Each journal has as many distinct live members as it can, and keeps those that live, in order."""
     held = assign(wanted, before, {})
     slots = assign(wanted, after, held)
     assert slots.keys() == wanted.keys()
@@ -39,7 +38,7 @@ def test_assignment(wanted: dict[str, int], before: frozenset[Member], after: fr
 
 @given(journals=st.integers(1, 40), replicas=st.integers(1, 3))
 def test_assignment_is_even(journals: int, replicas: int) -> None:
-    """Replicas and primaries are spread evenly over brokers of as many zones."""
+    """The brokers are in different zones, so zones do not restrict the assignment."""
     slots = assign({f"journal/{n:02d}": replicas for n in range(journals)}, ALL, {})
     for counted in (
         Counter(member for each in slots.values() for member in each),
@@ -49,7 +48,7 @@ def test_assignment_is_even(journals: int, replicas: int) -> None:
 
 
 def test_replicas_are_in_different_zones() -> None:
-    """A second replica goes to another zone, even if its broker has more to do."""
+    """The zone matters more than the broker's load."""
     near, far = Member("a", "broker-2"), Member("b", "broker-3")
     members = frozenset((ONE, near, far))
     slots = assign({"journal/1": 2, "journal/2": 2}, members, {"journal/1": (ONE, far)})
@@ -57,7 +56,7 @@ def test_replicas_are_in_different_zones() -> None:
 
 
 def test_held_back_assignment_only_takes_away() -> None:
-    """A dead primary leaves a gap that nobody takes, and a new journal gets nothing."""
+    """With ``fill=False`` a dead primary's slot stays empty and a new journal gets no member."""
     held: dict[str, Slots] = {"journal/1": (ONE, TWO), "journal/2": (TWO,)}
     slots = assign({"journal/1": 2, "journal/2": 1, "journal/3": 1}, frozenset((TWO,)), held, fill=False)
     assert slots == {"journal/1": (None, TWO), "journal/2": (TWO,), "journal/3": ()}
@@ -65,7 +64,6 @@ def test_held_back_assignment_only_takes_away() -> None:
 
 
 def test_route_is_in_order() -> None:
-    """A route lists its members by zone and suffix, and points to the primary among them."""
     route = make_route((THREE, ONE))
     assert [member.suffix for member in route.members] == ["broker-1", "broker-3"]
     assert list(route.endpoints) == [ONE.endpoint, THREE.endpoint]
@@ -82,7 +80,6 @@ def test_route_is_in_order() -> None:
     ],
 )
 def test_suspended_journals_want_fewer_replicas(level: pb.JournalSpec.Suspend.Level, wanted: int) -> None:
-    """A suspended journal has one replica or none."""
     spec = pb.JournalSpec(replication=2, suspend=pb.JournalSpec.Suspend(level=level))
     assert replica_count(spec) == wanted
 
@@ -108,14 +105,13 @@ FULL = pb.JournalSpec(name="a/journal", suspend=pb.JournalSpec.Suspend(level=pb.
 def test_order_of_statuses(
     spec: pb.JournalSpec | None, slots: Slots, need_primary: bool, may_proxy: bool, status: int
 ) -> None:
-    """The first reason in Gazette's order is the one that is told."""
+    """The first applicable status wins, in Gazette's order."""
     found = resolve_route(spec, slots, ONE, need_primary=need_primary, may_proxy=may_proxy)
     assert found.status == status
     assert (found.target is not None) == (status == pb.OK)
 
 
 def test_who_serves() -> None:
-    """Appends go to the primary; reads are served here, else in this broker's zone, else anywhere."""
     near = Member("a", "broker-9")
     appending = resolve_route(SPEC, (TWO, ONE), ONE, need_primary=True, may_proxy=True)
     assert appending.target == TWO
