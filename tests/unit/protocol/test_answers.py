@@ -1,6 +1,6 @@
-"""Names, selectors, stores, durations and fragment paths mean what they mean to Gazette itself.
+"""Tests that names, selectors, stores, durations and fragment paths are parsed as by Gazette.
 
-``tests/golden/protocol_answers.json`` holds inputs and what Gazette's Go implementation made of them.
+``tests/golden/protocol_answers.json`` has inputs with the results of Gazette's Go implementation.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from gazette_spark.protocol.labels import format_selector, label_set, parse_sele
 ANSWERS = json.loads(Path(__file__).parents[2].joinpath("golden/protocol_answers.json").read_text("utf-8"))
 
 DIFFERENCES = {
-    "journal_names": ["../journal"],  # Refused here: names become paths of files.
-    "selectors": ["aa===bb"],  # Kept here: Gazette writes it as "aa==bb", which is another selector.
+    "journal_names": ["../journal"],  # We refuse it, because names become file paths.
+    "selectors": ["aa===bb"],  # We keep it; Gazette formats it as "aa==bb", which is another selector.
 }
 """Inputs of which we make something else, on purpose."""
 
 
 def accepts(check: Callable[[str], object]) -> Callable[[str], bool]:
-    """Turn a check that raises into one that answers."""
-
     def answer(text: str) -> bool:
         try:
             check(text)
@@ -41,8 +39,6 @@ def accepts(check: Callable[[str], object]) -> Callable[[str], bool]:
 
 
 def result(convert: Callable[[str], object]) -> Callable[[str], object]:
-    """Turn a conversion that raises into one that answers None."""
-
     def answer(text: str) -> object:
         try:
             return convert(text)
@@ -65,15 +61,12 @@ QUESTIONS: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("topic", QUESTIONS)
 def test_answers_are_those_of_gazette(topic: str) -> None:
-    """Each input is accepted or refused, and put in canonical form, as by Gazette, but for two."""
     ask = QUESTIONS[topic]
     differing = [text for text, expected in ANSWERS[topic] if ask(text) != expected]
     assert differing == DIFFERENCES.get(topic, [])
 
 
 def test_durations() -> None:
-    """A duration parses to the nanoseconds, and back to the text, that Go makes of it."""
-
     def ask(text: str) -> tuple[Any, Any]:
         try:
             duration = parse_duration(text)
@@ -86,7 +79,6 @@ def test_durations() -> None:
 
 
 def test_matches() -> None:
-    """A selector matches the label sets that Gazette's matcher says it does."""
     differing = [
         (selector, labels)
         for selector, labels, expected in ANSWERS["matches"]
@@ -96,7 +88,7 @@ def test_matches() -> None:
 
 
 def test_nothing_is_left_unasked() -> None:
-    """Every topic of the file is asked about, and has inputs of both outcomes."""
+    """Every topic in the file is tested, and has accepted and rejected inputs."""
     assert set(ANSWERS) == {"comment", "durations", "matches", *QUESTIONS}
     for topic in QUESTIONS:
         assert len({bool(expected) for _, expected in ANSWERS[topic]}) == 2, topic

@@ -1,4 +1,4 @@
-"""Requests that a foreign web page made a browser send are told from others."""
+"""Tests that requests which a foreign web page makes a browser send are recognized."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gazette_spark.protocol.browser_guard import is_cross_site, is_own_host
     ],
 )
 def test_own_names_are_told_apart(host: str | None, own: bool) -> None:
-    """A page cannot have an address for its name and lead here, so every address will do."""
+    """Every IP address is accepted, because DNS rebinding needs a host name."""
     assert is_own_host(host, ["named"]) is own
 
 
@@ -43,5 +43,5 @@ def test_own_names_are_told_apart(host: str | None, own: bool) -> None:
     ],
 )
 def test_other_sites_are_told_apart(headers: dict[str, str], cross: bool) -> None:
-    """A browser names the page's origin; other clients name none."""
+    """Only browsers send these headers, so requests without them are accepted."""
     assert is_cross_site(headers) is cross

@@ -1,4 +1,4 @@
-"""Connections are shared among clients: what is admitted, and what gives way."""
+"""Tests how connections are shared among clients: which are admitted, and which are evicted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gazette_spark.protocol.connection_shares import Admission, ConnectionShares
     ],
 )
 def test_whose_address_it_is(address: str, client: str) -> None:
-    """IPv6 hosts choose the last half of their addresses, so it does not count."""
+    """IPv6 hosts choose the last half of their address, so only the /64 network counts."""
     assert client_of(address) == client
 
 
@@ -37,12 +37,11 @@ def test_whose_address_it_is(address: str, client: str) -> None:
     ],
 )
 def test_whose_call_it_is(peer: str, client: str) -> None:
-    """By gRPC's name of the other end."""
     assert client_of_peer(peer) == client
 
 
 def test_the_oldest_waiting_one_gives_way() -> None:
-    """To one of its own client, or to one of a client that has fewer; one that is being answered stays."""
+    """Evict a waiting connection of the same client or of one with more connections, never one in use."""
     shares: ConnectionShares[str] = ConnectionShares(4, 3)
     for name in ("a1", "a2", "a3"):
         assert shares.admit(name, "a") == Admission(is_admitted=True)
@@ -70,7 +69,6 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_limits_hold_and_a_small_client_gets_in(events: list[tuple[str, int, str]]) -> None:
-    """Limits hold, and what is closed is a waiting connection of the same client or of a larger one."""
     shares: ConnectionShares[int] = ConnectionShares(6, 4)
     clients: dict[int, str] = {}
     answered: set[int] = set()

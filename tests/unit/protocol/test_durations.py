@@ -1,4 +1,4 @@
-"""Durations read and write Go's text form; ``test_answers`` compares many with Go's own."""
+"""Tests that durations are read and written in Go's text form; ``test_answers`` compares many with Go's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from gazette_spark.protocol.durations import format_duration, parse_duration
     ],
 )
 def test_text_form(seconds: int, nanos: int, text: str) -> None:
-    """A duration is written in its largest units, and read back the same."""
     duration = Duration(seconds=seconds, nanos=nanos)
     assert format_duration(duration) == text
     assert parse_duration(text) == duration
@@ -44,7 +43,7 @@ def test_text_form(seconds: int, nanos: int, text: str) -> None:
     ids=["zero", "minus zero", "no decimals", "decimals alone", "many decimals", "zeros", "many parts"],
 )
 def test_long_texts(text: str, nanoseconds: int) -> None:
-    """A text of any length is read in one pass, and its sum is exact."""
+    """Parsing must take linear time, and the sum must be exact."""
     assert parse_duration(text).ToNanoseconds() == nanoseconds
 
 
@@ -54,7 +53,7 @@ def test_long_texts(text: str, nanoseconds: int) -> None:
     ids=lambda t: t[:20],
 )
 def test_texts_that_hung_or_overflowed(text: str) -> None:
-    """They are refused by name, without the whole of them."""
+    """The error must not repeat the whole text."""
     with pytest.raises(ProtocolError, match="duration") as caught:
         parse_duration(text)
     assert len(str(caught.value)) < 200
@@ -62,7 +61,6 @@ def test_texts_that_hung_or_overflowed(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "60", "1 m", "1d", "m", "1h-1m", "9223372037s", "\u0661s"])
 def test_other_texts(text: str) -> None:
-    """Text without a unit, with an unknown one, or out of range is refused where it stands."""
     with pytest.raises(ProtocolError) as caught:
         parse_duration(text, "spec.retention")
     assert caught.value.where == "spec.retention"

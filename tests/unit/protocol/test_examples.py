@@ -1,4 +1,4 @@
-"""Examples in the protocol's docstrings are true."""
+"""Tests the examples in the docstrings of the protocol package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from gazette_spark.protocol import durations, labels
 
 @pytest.mark.parametrize("module", [durations, labels], ids=lambda module: module.__name__)
 def test_examples(module: ModuleType) -> None:
-    """Every example of the module gives what stands below it."""
     results = doctest.testmod(module)
     assert results.attempted
     assert not results.failed

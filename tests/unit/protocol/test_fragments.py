@@ -1,4 +1,4 @@
-"""Fragments have the names, and cover a journal the way, that brokers agree on."""
+"""Tests that fragment names, and how fragments cover a journal, follow the brokers' rules."""
 
 from __future__ import annotations
 
@@ -24,17 +24,15 @@ FRAGMENT = Fragment("a/journal", 1234567890, 2**63 - 1, DIGEST, pb.GZIP)
 
 
 def span(begin: int, end: int, mod_time: int = 0) -> Fragment:
-    """Return a fragment of which only the span matters."""
     return Fragment("a/journal", begin, end, NO_SUM, pb.NONE, mod_time=mod_time)
 
 
 def spans(fragments: CoverSet) -> list[tuple[int, int]]:
-    """Return the spans of a set's members, in order."""
     return [(fragment.begin, fragment.end) for fragment in fragments]
 
 
 def test_sum_is_big_endian() -> None:
-    """A digest's parts are its bytes 0 to 7, 8 to 15 and 16 to 19, read big-endian."""
+    """The parts are bytes 0 to 7, 8 to 15 and 16 to 19 of the digest."""
     message = sum_to_pb(DIGEST)
     assert (message.part1, message.part2, message.part3) == (
         0x0102030405060708,
@@ -45,7 +43,6 @@ def test_sum_is_big_endian() -> None:
 
 
 def test_sum_keeps_leading_zeros() -> None:
-    """A digest of zeros has 20 bytes again."""
     assert sum_from_pb(pb.SHA1Sum()) == NO_SUM == bytes(20)
 
 
@@ -61,7 +58,6 @@ def test_sum_keeps_leading_zeros() -> None:
     ids=["none", "gzip", "zstandard", "snappy", "offload"],
 )
 def test_content_name(codec: int, extension: str) -> None:
-    """A name is the span in hex, the digest, and the extension of the codec."""
     fragment = Fragment("a/journal", FRAGMENT.begin, FRAGMENT.end, DIGEST, codec)
     assert fragment.content_name == NAME + extension
     assert parse_content_path("a/journal", fragment.content_name) == fragment
@@ -79,12 +75,10 @@ def test_content_name(codec: int, extension: str) -> None:
     ],
 )
 def test_other_extensions(extension: str, codec: int) -> None:
-    """Extensions that are not written are read, in any case."""
     assert parse_content_path("a/journal", NAME + extension).codec == codec
 
 
 def test_content_path() -> None:
-    """A path is the journal, the postfix if there is one, and the name."""
     fragment = parse_content_path("a/journal", f"date=2026-11-21/hour=05/{NAME}.gz")
     assert fragment.path_postfix == "date=2026-11-21/hour=05"
     assert fragment.content_path == f"a/journal/date=2026-11-21/hour=05/{NAME}.gz"
@@ -92,7 +86,7 @@ def test_content_path() -> None:
 
 
 def test_files_of_a_longer_name_look_like_a_postfix() -> None:
-    """A file of ``app/a/b`` is taken for one of ``app/a`` in its listing: names must not nest."""
+    """A listing of ``app/a`` cannot tell files of ``app/a/b`` apart, so journal names must not nest."""
     other = Fragment("app/a/b", 0, 4, DIGEST, pb.SNAPPY)
     mistaken = parse_content_path("app/a", other.content_path.removeprefix("app/a/"))
     assert (mistaken.journal, mistaken.path_postfix) == ("app/a", "b")
@@ -121,13 +115,11 @@ def test_files_of_a_longer_name_look_like_a_postfix() -> None:
     ],
 )
 def test_other_objects(path: str) -> None:
-    """Objects that are not fragments are told apart by their paths."""
     with pytest.raises(ProtocolError):
         parse_content_path("a/journal", path)
 
 
 def test_message_round_trip() -> None:
-    """A message holds all of a fragment."""
     fragment = Fragment("a/journal", 3, 7, DIGEST, pb.SNAPPY, "s3://bucket/", 1700000000, "x=1")
     message = fragment.to_pb()
     assert (message.begin, message.end, message.compression_codec) == (3, 7, pb.SNAPPY)
@@ -141,7 +133,7 @@ def test_message_round_trip() -> None:
 
 
 def test_fragment_survives_pickling() -> None:
-    """Spark may carry fragments to executors."""
+    """Spark may send fragments to executors."""
     assert pickle.loads(pickle.dumps(FRAGMENT)) == FRAGMENT
 
 
@@ -159,7 +151,6 @@ def test_fragment_survives_pickling() -> None:
     ],
 )
 def test_fragment_rules(values: dict[str, object], where: str) -> None:
-    """A fragment is checked when made."""
     valid: dict[str, object] = {"journal": "a/journal", "begin": 1, "end": 2, "sum": DIGEST, "codec": pb.NONE}
     with pytest.raises(ProtocolError) as caught:
         Fragment(**(valid | values))  # type: ignore[arg-type]  # of mixed types
@@ -167,7 +158,6 @@ def test_fragment_rules(values: dict[str, object], where: str) -> None:
 
 
 def test_message_of_the_content() -> None:
-    """A sum that hashlib makes goes through the message unchanged."""
     digest = hashlib.sha1(b"content", usedforsecurity=False).digest()
     assert Fragment.from_pb(Fragment("a/journal", 0, 7, digest, pb.NONE).to_pb()).sum == digest
 
@@ -191,7 +181,6 @@ COVERS = [(100, 200), (149, 201), (200, 300), (299, 351), (300, 400), (500, 600)
     ],
 )
 def test_covering(offset: int, expected: tuple[int, int] | None) -> None:
-    """The member that holds an offset and reaches furthest covers it."""
     found = CoverSet.of(span(*each) for each in COVERS).covering(offset)
     assert (found and (found.begin, found.end)) == expected
 
@@ -200,7 +189,6 @@ def test_covering(offset: int, expected: tuple[int, int] | None) -> None:
     ("offset", "expected"), [(0, (100, 200)), (100, (149, 201)), (400, (500, 600)), (500, None)]
 )
 def test_following(offset: int, expected: tuple[int, int] | None) -> None:
-    """The first member to begin after an offset follows it."""
     found = CoverSet.of(span(*each) for each in COVERS).following(offset)
     assert (found and (found.begin, found.end)) == expected
 
@@ -219,12 +207,11 @@ def test_following(offset: int, expected: tuple[int, int] | None) -> None:
     ],
 )
 def test_add(added: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
-    """A fragment takes the place of those within it, unless it is within one."""
     assert spans(CoverSet.of(span(*each) for each in added)) == expected
 
 
 def test_equal_span_replaces() -> None:
-    """The later of two fragments of one span stays: it knows the store."""
+    """The later fragment has the store, which the earlier one may lack."""
     covers = CoverSet.of([span(0, 5), span(5, 9)])
     assert covers.add(span(0, 5, mod_time=1700000000))
     assert [fragment.mod_time for fragment in covers] == [1700000000, 0]
@@ -244,11 +231,9 @@ def test_equal_span_replaces() -> None:
     ],
 )
 def test_is_covered(begin: int, end: int, expected: bool) -> None:
-    """A span is covered if members hold all of its bytes together."""
     assert CoverSet.of(span(*each) for each in COVERS).is_covered(begin, end) is expected
 
 
 def test_summary() -> None:
-    """A set sums up to where it begins and ends, and when its end was stored."""
     assert CoverSet().summary() == (0, 0, 0)
     assert CoverSet.of([span(3, 5, 1), span(7, 9, 2)]).summary() == (3, 9, 2)

@@ -1,4 +1,4 @@
-"""Requests that a proxy and h11 could split differently are refused before h11 sees them."""
+"""Tests that requests which a proxy and h11 could split differently are refused before h11 sees them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ CHUNKS = b"4\r\nbody\r\n0\r\n\r\n"
     ],
 )
 def test_what_is_refused(request_text: bytes, status: int) -> None:
-    """Whether a request comes at once or byte by byte, and whatever came before it."""
     for before in (b"", HEAD + b"\r\n", HEAD + LENGTH + b"\r\nbody", HEAD + CHUNKED + b"\r\n" + CHUNKS):
         for step in (1, len(before + request_text)):
             framing = RequestFraming(4096)
@@ -64,13 +63,12 @@ def test_what_is_refused(request_text: bytes, status: int) -> None:
 
 
 def feed(framing: RequestFraming, text: bytes, step: int) -> None:
-    """Feed text in pieces."""
     for at in range(0, len(text), step):
         framing.feed(text[at : at + step])
 
 
 def test_chunks_are_refused_where_they_are_not_needed() -> None:
-    """A server of small requests asks for a length."""
+    """A server with small requests requires a Content-Length."""
     with pytest.raises(FramingError, match="needs a Content-Length") as caught:
         RequestFraming(4096, allows_chunks=False).feed(HEAD + CHUNKED + b"\r\n")
     assert caught.value.status == 411
@@ -108,7 +106,7 @@ DAMAGE = (
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 3), st.sampled_from(DAMAGE)), max_size=3),
 )
 def test_h11_finds_the_same_requests(requests: list[bytes], damage: list[tuple[int, int, bytes]]) -> None:
-    """Bytes that are let through have each request where h11 has it, to the byte."""
+    """Every request that passes must end at the same byte as in h11."""
     text = b"".join(requests)
     for at, removed, added in damage:
         text = text[:at] + added + text[at + removed :]
@@ -123,9 +121,9 @@ def test_h11_finds_the_same_requests(requests: list[bytes], damage: list[tuple[i
                     parser.send(h11.Response(status_code=204, headers=[]))
                     parser.send(h11.EndOfMessage())
                     if parser.our_state is not h11.DONE:
-                        return  # The request has asked to be the last one.
+                        return  # The request asked to close the connection.
                     parser.start_next_cycle()
         except (FramingError, h11.RemoteProtocolError):
-            return  # Either refusal ends the connection.
+            return  # Either error ends the connection.
         assert framing.requests == parsed
     assert damage or parsed == len(requests)

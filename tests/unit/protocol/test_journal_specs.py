@@ -1,4 +1,4 @@
-"""Journal names and specs are held to Gazette's rules."""
+"""Tests that journal names and specs follow Gazette's rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from gazette_spark.protocol.journals import (
     ids=["shortest", "plain", "bytes count", "path symbols", "letters", "longest", "dots in names"],
 )
 def test_names(name: str) -> None:
-    """A name of each of these kinds is valid."""
     validate_journal_name(name)
     assert journal_spec(name).name == name
 
@@ -50,7 +49,6 @@ def test_names(name: str) -> None:
     ],
 )
 def test_name_rules(name: str, problem: str) -> None:
-    """A name that breaks a rule is invalid, and the error says why."""
     with pytest.raises(ProtocolError, match=problem) as caught:
         validate_journal_name(name)
     assert caught.value.where == "Journal"
@@ -58,26 +56,22 @@ def test_name_rules(name: str, problem: str) -> None:
 
 @pytest.mark.parametrize("meta", ["m", "a/b=1", "m" * 512])
 def test_meta_suffix(meta: str) -> None:
-    """A suffix is allowed where asked for, and splits off with its semicolon."""
     validate_journal_name(f"a/journal;{meta}", allow_meta=True)
     assert split_meta(f"a/journal;{meta}") == ("a/journal", f";{meta}")
 
 
 def test_name_without_meta_suffix() -> None:
-    """A name without a suffix splits into itself and nothing."""
     assert split_meta("a/journal") == ("a/journal", "")
 
 
 @pytest.mark.parametrize("meta", ["", "/m", "m/", "m//n", "m;n", "../m", "m" * 513])
 def test_meta_suffix_rules(meta: str) -> None:
-    """The suffix keeps the rules of paths, and may not be empty."""
     with pytest.raises(ProtocolError) as caught:
         validate_journal_name(f"a/journal;{meta}", allow_meta=True)
     assert caught.value.where == "Journal.Meta"
 
 
 def test_defaults_are_a_valid_spec() -> None:
-    """A spec needs no more than a name, and what brokers send is present."""
     spec = journal_spec("a/journal")
     validate_journal_spec(spec)
     assert spec.replication == 1
@@ -91,7 +85,6 @@ def test_defaults_are_a_valid_spec() -> None:
 
 
 def test_every_argument_reaches_the_spec() -> None:
-    """Each argument sets its field."""
     spec = journal_spec(
         "a/journal",
         labels={"app": ["b", "a"]},
@@ -120,7 +113,7 @@ def test_every_argument_reaches_the_spec() -> None:
 
 
 def change(field: str, value: object) -> Callable[[pb.JournalSpec], None]:
-    """Return a function that sets a field of a spec, by its dotted path."""
+    """Return a function that sets a field of a spec, given by its dotted path."""
 
     def apply(spec: pb.JournalSpec) -> None:
         *parents, name = field.split(".")
@@ -162,7 +155,6 @@ def change(field: str, value: object) -> Callable[[pb.JournalSpec], None]:
     ],
 )
 def test_spec_rules(field: str, value: object, where: str) -> None:
-    """A field outside of its bounds is refused by its name."""
     spec = journal_spec("a/journal")
     change(field, value)(spec)
     with pytest.raises(ProtocolError) as caught:
@@ -182,7 +174,7 @@ def test_spec_rules(field: str, value: object, where: str) -> None:
     ],
 )
 def test_an_argument_that_breaks_a_rule_is_named(arguments: dict[str, Any], where: str) -> None:
-    """Errors speak of what the caller wrote, not of a message's field."""
+    """The error names the caller's argument, not the field of a message."""
     with pytest.raises(ProtocolError) as caught:
         journal_spec("a/journal", **arguments)
     assert caught.value.where == where
@@ -204,14 +196,13 @@ def test_an_argument_that_breaks_a_rule_is_named(arguments: dict[str, Any], wher
     ],
 )
 def test_spec_bounds(field: str, value: object) -> None:
-    """A field at its bounds is accepted."""
     spec = journal_spec("a/journal")
     change(field, value)(spec)
     validate_journal_spec(spec)
 
 
 def test_offloading_needs_another_first_store() -> None:
-    """The codec that stores undo is refused before a file store, and accepted before others."""
+    """A file store does not decompress, so this codec is refused there."""
     spec = journal_spec("a/journal", codec="GZIP_OFFLOAD_DECOMPRESSION", stores=["s3://bucket/", "file:///"])
     assert spec.fragment.compression_codec == pb.GZIP_OFFLOAD_DECOMPRESSION
     with pytest.raises(ProtocolError, match="needs a store that decompresses"):
@@ -220,7 +211,6 @@ def test_offloading_needs_another_first_store() -> None:
 
 @pytest.mark.parametrize("codec", ["snappy", "LZ4", "INVALID"])
 def test_unknown_codec(codec: str) -> None:
-    """A codec is given by its name on the wire."""
     with pytest.raises(ProtocolError, match=r"^codec: "):
         journal_spec("a/journal", codec=codec)
 
@@ -240,6 +230,5 @@ def test_unknown_codec(codec: str) -> None:
     ],
 )
 def test_store_rules(url: str, problem: str) -> None:
-    """A store's error says what its URL lacks."""
     with pytest.raises(ProtocolError, match=problem):
         validate_store(url)

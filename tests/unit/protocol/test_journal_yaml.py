@@ -1,7 +1,7 @@
-"""Journal YAML is read, and written, the way gazctl does it.
+"""Tests that journal YAML is read and written as by gazctl.
 
-In ``tests/golden/protocol_journals`` ``NAME.txtpb`` is what gazctl asks brokers for when it applies
-``NAME.yaml``, and ``NAME.listed.yaml`` is how it lists the journals then.
+In ``tests/golden/protocol_journals``, ``NAME.txtpb`` is the request that gazctl sends to apply ``NAME.yaml``,
+and ``NAME.listed.yaml`` is its listing of the journals afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPEC = "replication: 1, fragment: {length: 1024, compression_codec: GZIP, refres
 
 
 def gazctl_changes(name: str) -> list[pb.ApplyRequest.Change]:
-    """Return the changes of a golden file, with the empty messages that its text leaves out."""
+    """Return the changes of a golden file, including the empty messages that its text omits."""
     request = text_format.Parse((GOLDEN / f"{name}.txtpb").read_text("utf-8"), pb.ApplyRequest())
     for change in request.changes:
         if not change.delete:
@@ -36,13 +36,11 @@ def gazctl_changes(name: str) -> list[pb.ApplyRequest.Change]:
 
 @pytest.mark.parametrize("name", ["inherited", "no_root", "one"])
 def test_parse(name: str) -> None:
-    """A tree asks for the changes that gazctl reads from it."""
     assert parse_journal_yaml((GOLDEN / f"{name}.yaml").read_text("utf-8")) == gazctl_changes(name)
 
 
 @pytest.mark.parametrize("name", ["inherited", "no_root", "one"])
 def test_format(name: str) -> None:
-    """Journals are written as the tree that gazctl writes, which reads back as the same journals."""
     kept = [change for change in gazctl_changes(name) if not change.delete]
     listed = (GOLDEN / f"{name}.listed.yaml").read_text("utf-8")
     assert yaml.safe_load(format_journal_yaml(reversed(kept))) == yaml.safe_load(listed)
@@ -50,7 +48,7 @@ def test_format(name: str) -> None:
 
 
 def test_deletions_survive() -> None:
-    """A deletion says nothing of a spec, and does not keep others from sharing theirs."""
+    """A deletion has no spec, and must not stop the others from sharing fields."""
     changes = [
         pb.ApplyRequest.Change(upsert=journal_spec("shop/a")),
         pb.ApplyRequest.Change(delete="shop/b", expect_mod_revision=7),
@@ -62,7 +60,7 @@ def test_deletions_survive() -> None:
 
 
 def test_listed_journals_are_left_as_they_are() -> None:
-    """Listed journals become changes that expect their present revisions."""
+    """The changes expect the current revisions."""
     listed = [pb.ListResponse.Journal(spec=journal_spec("a/journal"), mod_revision=12)]
     assert parse_journal_yaml(format_journal_yaml(changes_of_journals(listed))) == [
         pb.ApplyRequest.Change(upsert=journal_spec("a/journal", stores=["file:///"]), expect_mod_revision=12)
@@ -71,7 +69,6 @@ def test_listed_journals_are_left_as_they_are() -> None:
 
 @pytest.mark.parametrize("changes", [[], ["a/journal", "a/journal"]], ids=["none", "one twice"])
 def test_format_needs_distinct_journals(changes: list[str]) -> None:
-    """A tree of no journals is refused, and so is one with a journal twice."""
     with pytest.raises(ProtocolError, match="one or more journals, each once"):
         format_journal_yaml(pb.ApplyRequest.Change(upsert=journal_spec(name)) for name in changes)
 
@@ -184,7 +181,6 @@ def test_format_needs_distinct_journals(changes: list[str]) -> None:
     ],
 )
 def test_errors_name_the_place(text: str, where: str | None, problem: str) -> None:
-    """A tree that breaks a rule is refused, with the place in the tree and the reason."""
     with pytest.raises(ProtocolError) as caught:
         parse_journal_yaml(text)
     assert problem in caught.value.problem
@@ -220,7 +216,7 @@ def alias_bomb(item: str, times: int, levels: int) -> str:
     ],
 )
 def test_errors_are_short(text: str, problem: str) -> None:
-    """An error has a few hundred characters, whatever a text's aliases or its length make of its values."""
+    """An error has a few hundred characters, however far aliases expand or long values are."""
     with pytest.raises(ProtocolError) as caught:
         parse_journal_yaml(text)
     assert problem in caught.value.problem
@@ -228,7 +224,7 @@ def test_errors_are_short(text: str, problem: str) -> None:
 
 
 def test_scalars_are_text() -> None:
-    """A label's value is the text that stands there, whatever YAML would make of it."""
+    """YAML would turn these values into numbers, booleans or dates."""
     labels = "[{name: bool, value: yes}, {name: date, value: 2026-11-21}, {name: hex, value: 0x1F}]"
     (change,) = parse_journal_yaml(f"{{name: a/bc, {SPEC}, labels: {labels}}}")
     assert [label.value for label in change.upsert.labels.labels] == ["yes", "2026-11-21", "0x1F"]
@@ -236,12 +232,10 @@ def test_scalars_are_text() -> None:
 
 @pytest.mark.parametrize("delete", ["true", "True", "yes", "on"])
 def test_booleans(delete: str) -> None:
-    """A boolean is any of those of YAML 1.1."""
     (change,) = parse_journal_yaml(f"{{name: a/bc, revision: -1, delete: {delete}}}")
     assert change.delete == "a/bc"
 
 
 def test_anchors_and_merges() -> None:
-    """A tree may use YAML's own means of saying a thing once."""
     text = f"children:\n- &one {{name: a/bc, {SPEC}}}\n- {{<<: *one, name: a/bd}}"
     assert [change.upsert.name for change in parse_journal_yaml(text)] == ["a/bc", "a/bd"]

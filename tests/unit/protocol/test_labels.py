@@ -1,4 +1,4 @@
-"""Label sets are built, joined, matched and validated by Gazette's rules."""
+"""Tests that label sets are built, joined, matched and validated by Gazette's rules."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from gazette_spark.protocol.labels import label_set, parse_selector
 
 
 def raw(*pairs: tuple[str, str], prefix: bool = False) -> pb.LabelSet:
-    """Return a set of the pairs as they are, in their order."""
+    """Return a set of the pairs, unsorted and unchecked."""
     return pb.LabelSet(labels=[pb.Label(name=name, value=value, prefix=prefix) for name, value in pairs])
 
 
 def pairs(labels: pb.LabelSet) -> list[tuple[str, str]]:
-    """Return the set's names and values, in order."""
     return [(label.name, label.value) for label in labels.labels]
 
 
 def test_label_set_sorts_and_drops_duplicates() -> None:
-    """Labels come out in order of name and value, each once."""
     built = label_set({"zz": "1", "aa": ["b", "a", "b"], "ab": ()})
     assert pairs(built) == [("aa", "a"), ("aa", "b"), ("zz", "1")]
 
 
 def test_labels_sort_by_bytes() -> None:
-    """The order is that of UTF-8 bytes, where letters beyond 16 bits come last."""
+    """UTF-8 bytes sort code points above U+FFFF last; UTF-16 units do not."""
     names = ["zz", "éé", "\uff21\uff21", "\U00010400\U00010400"]
     built = label_set(dict.fromkeys(reversed(names), ""))
     assert [label.name for label in built.labels] == sorted(names, key=str.encode) == names
@@ -51,7 +49,6 @@ def test_labels_sort_by_bytes() -> None:
     ],
 )
 def test_label_set_rules(found: pb.LabelSet, where: str, problem: str) -> None:
-    """Each broken rule is told with the label's place."""
     with pytest.raises(ProtocolError) as caught:
         labels.validate_label_set(found)
     assert caught.value.where == f"labels{where}"
@@ -59,7 +56,6 @@ def test_label_set_rules(found: pb.LabelSet, where: str, problem: str) -> None:
 
 
 def test_prefix_is_allowed_in_selectors() -> None:
-    """Selectors may match by prefix, on either side."""
     selector = pb.LabelSelector(include=raw(("aa", "1"), prefix=True), exclude=raw(("bb", "1"), prefix=True))
     labels.validate_selector(selector)
     assert labels.format_selector(selector) == "aa:prefix=1,bb:prefix!=1"
@@ -67,7 +63,6 @@ def test_prefix_is_allowed_in_selectors() -> None:
 
 @pytest.mark.parametrize("part", ["include", "exclude"])
 def test_selector_rules(part: str) -> None:
-    """A selector's error names the set that breaks the rule."""
     selector = pb.LabelSelector()
     getattr(selector, part).labels.add(name="b")
     with pytest.raises(ProtocolError, match=rf"LabelSelector\.{part.title()}\[0\]\.name"):
@@ -77,14 +72,12 @@ def test_selector_rules(part: str) -> None:
 @pytest.mark.parametrize("name", sorted(labels.SINGLE_VALUED))
 @pytest.mark.parametrize("validate", [labels.validate_journal_labels, labels.validate_shard_labels])
 def test_single_valued_labels(validate: object, name: str) -> None:
-    """Six well-known labels take one value in specs of journals and of shards."""
     assert callable(validate)
     with pytest.raises(ProtocolError, match="takes one value"):
         validate(label_set({name: ["a", "b"]}))
 
 
 def test_tags_take_many_values() -> None:
-    """The tag label is multi-valued."""
     tag = "app.gazette.dev/tag"
     labels.validate_journal_labels(many := label_set({tag: ["a", "b"]}))
     assert labels.values_of(many, tag) == ["a", "b"]
@@ -92,14 +85,14 @@ def test_tags_take_many_values() -> None:
 
 @pytest.mark.parametrize("name", ["name", "prefix"])
 def test_journal_labels_hold_no_meta_label(name: str) -> None:
-    """A journal's spec may not hold the labels that selectors use for its name."""
+    """Selectors use these labels for the journal's name."""
     with pytest.raises(ProtocolError, match=f"cannot include label '{name}'"):
         labels.validate_journal_labels(label_set({name: "x/"}))
     labels.validate_shard_labels(label_set({name: "x/"}))
 
 
 def test_shard_labels_hold_no_meta_label() -> None:
-    """A shard's spec may not hold the label that selectors use for its id."""
+    """Selectors use this label for the shard's id."""
     with pytest.raises(ProtocolError, match="cannot include label 'id'"):
         labels.validate_shard_labels(label_set({"id": "x"}))
     labels.validate_journal_labels(label_set({"id": "x"}))
@@ -119,13 +112,11 @@ def test_shard_labels_hold_no_meta_label() -> None:
     ],
 )
 def test_content_labels(values: dict[str, str], problem: str) -> None:
-    """The labels of a journal's content build on each other."""
     with pytest.raises(ProtocolError, match=problem):
         labels.validate_journal_labels(label_set(values))
 
 
 def test_content_labels_together() -> None:
-    """A journal may name content type, message type and subtype at once."""
     chain = {
         labels.CONTENT_TYPE: labels.CONTENT_TYPE_NDJSON,
         labels.MESSAGE_TYPE: "T",
@@ -141,18 +132,15 @@ RIGHT = label_set({"both": ["2"], "right": "y", "same": ["1", "2"]})
 
 
 def test_union_prefers_the_left_name_by_name() -> None:
-    """A name that both sets have keeps the left one's values, all of them."""
     expected = label_set({"both": ["1", "2"], "left": "x", "right": "y", "same": ["1", "2"]})
     assert labels.union(LEFT, RIGHT) == expected
 
 
 def test_subtract_drops_names_of_equal_values() -> None:
-    """A name is dropped only if its value lists are equal."""
     assert labels.subtract(LEFT, RIGHT) == label_set({"both": ["1", "2"], "left": "x"})
 
 
 def test_labels_with_name_are_in_order() -> None:
-    """The name takes its place in the order, and does not change the spec."""
     spec = pb.JournalSpec(name="a/journal", labels=label_set({"app": "x", "zone": "y"}))
     found = labels.labels_with_name(spec)
     assert pairs(found) == [("app", "x"), ("name", "a/journal"), ("zone", "y")]
@@ -160,7 +148,6 @@ def test_labels_with_name_are_in_order() -> None:
 
 
 def test_values_of_a_name_are_alternatives() -> None:
-    """``prefix`` is a prefix of ``name``, so that a list of both matches either journal."""
     selector = labels.expand_prefix(parse_selector("name=x/one,prefix=y/,!prefix"))
     assert labels.format_selector(selector) == "name=x/one,name:prefix=y/,!name:prefix"
     included = labels.expand_prefix(parse_selector("name=x/one,prefix=y/"))
@@ -170,7 +157,6 @@ def test_values_of_a_name_are_alternatives() -> None:
 
 
 def test_empty_selector_matches_everything() -> None:
-    """A selector of no labels matches every set, the empty one too."""
     assert labels.selector_matches(parse_selector(""), label_set({}))
     assert labels.selector_matches(pb.LabelSelector(), label_set({"aa": "b"}))
 
@@ -181,7 +167,6 @@ def test_empty_selector_matches_everything() -> None:
     ids=["two names", "two values", "semicolon", "short name"],
 )
 def test_parse_errors_say_where(text: str, rest: str) -> None:
-    """The error shows what could not be parsed."""
     with pytest.raises(ProtocolError, match=f"cannot parse .*{rest}"):
         parse_selector(text)
 
@@ -205,25 +190,23 @@ def test_parse_errors_say_where(text: str, rest: str) -> None:
     ],
 )
 def test_a_target_has_no_empty_value(text: str) -> None:
-    """An unset variable of a shell must not make an operation change every journal."""
+    """An unset shell variable must not make an operation change every journal."""
     with pytest.raises(ProtocolError, match=r"selects .*write 'name'"):
         labels.parse_target_selector(text)
 
 
 @pytest.mark.parametrize("text", ["name", "name=a/b", "prefix=a/", "app", "!test", "app in (a,b),zone!=x"])
 def test_a_target_is_a_selector(text: str) -> None:
-    """What is written on purpose means what it means elsewhere."""
     assert labels.parse_target_selector(text) == parse_selector(text)
 
 
 def test_a_target_breaks_no_rule_of_selectors() -> None:
-    """A target that is no selector is refused as any selector is."""
     with pytest.raises(ProtocolError, match=r"cannot parse '\?\?'"):
         labels.parse_target_selector("name,??")
 
 
 def test_half_of_a_surrogate_pair_can_be_shown() -> None:
-    """A terminal and a log take the error; it repeated the list as it was."""
+    """The error used to repeat the text as it was, which no terminal or log can encode."""
     with pytest.raises(ProtocolError, match=r"of the list 'a\\ud800,\('") as caught:
         parse_selector("name in (a\ud800,()")
     assert str(caught.value).encode()

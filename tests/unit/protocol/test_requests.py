@@ -1,4 +1,4 @@
-"""Requests are held to the rules of brokers."""
+"""Tests that requests are validated by the brokers' rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Case = tuple[Callable[..., None], Any, str]
 
 
 def refused(check: Callable[..., None], message: Any, **options: Any) -> str:
-    """Return where ``message`` breaks a rule."""
+    """Return the path of the field that breaks a rule."""
     with pytest.raises(ProtocolError) as caught:
         check(message, **options)
     return caught.value.where
@@ -37,7 +37,6 @@ def refused(check: Callable[..., None], message: Any, **options: Any) -> str:
 
 @pytest.mark.parametrize("field", ["cluster_id", "member_id", "revision", "raft_term"])
 def test_header_etcd(field: str) -> None:
-    """Every number of Etcd's has to be set."""
     header = pb.Header()
     header.CopyFrom(HEADER)
     header.etcd.ClearField(field)
@@ -45,7 +44,6 @@ def test_header_etcd(field: str) -> None:
 
 
 def test_header_of_nobody() -> None:
-    """A header need not say who answers."""
     header = pb.Header(route=pb.Route(primary=-1), etcd=HEADER.etcd)
     requests.validate_header(header)
 
@@ -62,7 +60,6 @@ def test_header_of_nobody() -> None:
     ],
 )
 def test_process_id(zone: str, suffix: str, where: str) -> None:
-    """Zone and suffix are tokens of 1 to 32 and 4 to 128 bytes."""
     header = pb.Header(process_id=pb.ProcessSpec.ID(zone=zone, suffix=suffix), route=HEADER.route)
     header.etcd.CopyFrom(HEADER.etcd)
     assert refused(requests.validate_header, header) == f"Header.ProcessId.{where}"
@@ -87,12 +84,11 @@ OTHER = pb.ProcessSpec.ID(zone="local", suffix="another")
     ],
 )
 def test_route(route: pb.Route, where: str) -> None:
-    """Members ascend, the primary is one of them or -1, and endpoints are none or one each."""
+    """Members are sorted, the primary is one of them or -1, and there is one endpoint per member or none."""
     assert refused(requests.validate_route, route) == f"Route.{where}"
 
 
 def test_route_with_unknown_endpoints() -> None:
-    """An endpoint may be empty, and there may be none."""
     requests.validate_route(pb.Route(members=[OTHER, ID], endpoints=["", "unix://host/path"]))
     requests.validate_route(pb.Route(members=[OTHER, ID]))
 
@@ -151,42 +147,41 @@ ACCEPTED: dict[str, tuple[Callable[..., None], Any]] = {
 
 @pytest.mark.parametrize("case", ACCEPTED)
 def test_accepted(case: str) -> None:
-    """A message that keeps all rules is accepted."""
     check, message = ACCEPTED[case]
     assert check(message) is None
 
 
 def read(**fields: Any) -> Case:
-    """Return a ReadRequest, its check, and how errors name it."""
+    """Return a ReadRequest, its validator, and its name in errors."""
     return requests.validate_read_request, pb.ReadRequest(**{"journal": "a/journal"} | fields), "ReadRequest"
 
 
 def append(**fields: Any) -> Case:
-    """Return the first AppendRequest, its check, and how errors name it."""
+    """Return the first AppendRequest of a call, its validator, and its name in errors."""
     message = pb.AppendRequest(**{"journal": "a/journal"} | fields)
     return requests.validate_append_request, message, "AppendRequest"
 
 
 def listing(name: str, value: str, part: str = "include") -> Case:
-    """Return a ListRequest of one label, its check, and how errors name it."""
+    """Return a ListRequest with one label, its validator, and its name in errors."""
     selector = {part: {"labels": [{"name": name, "value": value}]}}
     return requests.validate_list_request, pb.ListRequest(selector=selector), "ListRequest.Selector"
 
 
 def apply(**fields: Any) -> Case:
-    """Return an ApplyRequest whose second change has the fields, its check, and how errors name it."""
+    """Return an ApplyRequest whose second change has the fields, its validator, and its name in errors."""
     message = pb.ApplyRequest(changes=[{"delete": "a/bc", "expect_mod_revision": -1}, fields])
     return requests.validate_apply_request, message, "ApplyRequest.Changes[1]"
 
 
 def fragments(**fields: Any) -> Case:
-    """Return a FragmentsRequest, its check, and how errors name it."""
+    """Return a FragmentsRequest, its validator, and its name in errors."""
     message = pb.FragmentsRequest(**{"journal": "a/journal"} | fields)
     return requests.validate_fragments_request, message, "FragmentsRequest"
 
 
 def health(**fields: Any) -> Case:
-    """Return a FragmentStoreHealthRequest, its check, and how errors name it."""
+    """Return a FragmentStoreHealthRequest, its validator, and its name in errors."""
     message = pb.FragmentStoreHealthRequest(**{"fragment_store": "file:///"} | fields)
     return requests.validate_store_health_request, message, "FragmentStoreHealthRequest"
 
@@ -236,7 +231,6 @@ REFUSED: dict[str, tuple[Case, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case: str) -> None:
-    """Each of these messages breaks one rule, and the error names the field."""
     (check, message, where), field = REFUSED[case]
     assert refused(check, message) == where + field
 
@@ -256,7 +250,7 @@ def test_refused(case: str) -> None:
     ids=lambda fields: next(iter(fields)),
 )
 def test_later_messages_of_an_append(fields: dict[str, Any]) -> None:
-    """A later message holds content, or nothing to announce the end, and no other field."""
+    """An empty message announces the end of the content."""
     requests.validate_append_request(pb.AppendRequest(content=b"x"), first=False)
     requests.validate_append_request(pb.AppendRequest(), first=False)
     message = pb.AppendRequest(**fields)

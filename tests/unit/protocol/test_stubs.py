@@ -1,4 +1,4 @@
-"""The stubs hold the messages and services of the wire format, on every supported protobuf."""
+"""Tests that the stubs have all messages and services of the wire format, with every supported protobuf."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ SCALARS: dict[int, Any] = {
 
 
 def classes(scope: Any) -> Iterator[type[Message]]:
-    """Yield the message classes of a stub module or message, nested ones included."""
     for _, found in inspect.getmembers(scope, lambda x: inspect.isclass(x) and issubclass(x, Message)):
         if not found.DESCRIPTOR.GetOptions().map_entry:
             yield found
@@ -44,7 +43,6 @@ def classes(scope: Any) -> Iterator[type[Message]]:
 
 
 def example(cls: type[Message]) -> Message:
-    """Return a message with every field set."""
     descriptor: Any = cls.DESCRIPTOR
     if descriptor.full_name == "google.protobuf.Duration":
         return duration_pb2.Duration(seconds=90, nanos=5)
@@ -62,12 +60,11 @@ def example(cls: type[Message]) -> Message:
 
 
 def is_repeated(message: Message, field: FieldDescriptor) -> bool:
-    """Tell a repeated field in the one way that no release of protobuf warns about."""
+    """Find repeated fields in the only way that no release of protobuf warns about."""
     return not isinstance(getattr(message, field.name), (Message, str, bytes, int))
 
 
 def value_of(message: Message, field: FieldDescriptor) -> Any:
-    """Return a value that ``field`` can hold."""
     if field.message_type:
         return example(GetMessageClass(field.message_type))
     if field.enum_type:
@@ -76,7 +73,6 @@ def value_of(message: Message, field: FieldDescriptor) -> Any:
 
 
 def put_entry(message: Message, field: FieldDescriptor) -> None:
-    """Put one entry into a map field."""
     assert field.message_type is not None
     value = field.message_type.fields_by_name["value"]
     entries = getattr(message, field.name)
@@ -91,10 +87,7 @@ MESSAGES = sorted({c.DESCRIPTOR.full_name: c for m in (pb, pc, pr, pl, pe) for c
 
 @pytest.mark.parametrize("cls", [c for _, c in MESSAGES], ids=[name for name, _ in MESSAGES])
 def test_message_round_trips(cls: type[Message]) -> None:
-    """A message with every field set is the same after its binary form, and after its JSON form.
-
-    Of fields that exclude each other, the last one is set.
-    """
+    """Of the fields of a oneof, only the last one is set."""
     message = example(cls)
     replaced = {field.name for one in cls.DESCRIPTOR.oneofs for field in one.fields[:-1]}
     assert {field.name for field, _ in message.ListFields()} == set(cls.DESCRIPTOR.fields_by_name) - replaced
@@ -103,7 +96,7 @@ def test_message_round_trips(cls: type[Message]) -> None:
 
 
 def test_every_message_was_tried() -> None:
-    """The round trip covers the wire format's 52 messages, 8 of recovery logs, our 2, and 26 of Etcd."""
+    """The wire format has 52 messages, recovery logs 8, our own protocol 2, and Etcd 26."""
     counts = {
         package: sum(name.startswith(f"{package}.") for name, _ in MESSAGES)
         for package in ("protocol", "consumer", "recoverylog", "replicated_log", "etcd")
@@ -115,13 +108,13 @@ def test_every_message_was_tried() -> None:
     "module", [pb, pc, pr, pl, pe], ids=["protocol", "consumer", "recoverylog", "replicated_log", "etcd"]
 )
 def test_file_is_registered_under_our_path(module: Any) -> None:
-    """A file's path in the descriptor pool is our own, while its package is the wire's."""
+    """Another package might register Gazette's original path in the same descriptor pool."""
     file: FileDescriptor = module.DESCRIPTOR
     assert file.name == f"gazette_spark/protocol/{file.package}.proto"
 
 
 def test_wire_bytes() -> None:
-    """Bytes of a few messages are those worked out by hand from the field tables."""
+    """The bytes were worked out by hand from the field tables."""
     assert pb.ReadRequest(journal="a/b", offset=-1).SerializeToString() == (
         b"\x12\x03a/b" + b"\x18" + b"\xff" * 9 + b"\x01"
     )
@@ -135,7 +128,6 @@ def test_wire_bytes() -> None:
 
 
 def test_status_numbers() -> None:
-    """Statuses have the numbers brokers send."""
     assert pb.Status.items() == [
         ("OK", 0),
         ("JOURNAL_NOT_FOUND", 1),
@@ -157,7 +149,7 @@ def test_status_numbers() -> None:
 
 
 class RecordingChannel(grpc.Channel):
-    """A channel that notes which methods a stub asks for, and can call none."""
+    """A channel that records which methods a stub requests, and cannot call them."""
 
     def __init__(self) -> None:
         self.methods: dict[str, str] = {}
@@ -190,7 +182,6 @@ class RecordingChannel(grpc.Channel):
 
 
 def test_journal_methods() -> None:
-    """The journal stub calls the seven methods of ``protocol.Journal``, each in its kind."""
     channel = RecordingChannel()
     pb_grpc.JournalStub(channel)
     assert channel.methods == {
@@ -205,7 +196,6 @@ def test_journal_methods() -> None:
 
 
 def test_shard_methods() -> None:
-    """The shard stub calls the five methods of ``consumer.Shard``, all unary."""
     channel = RecordingChannel()
     pc_grpc.ShardStub(channel)
     names = ["Stat", "List", "Apply", "GetHints", "Unassign"]

@@ -1,4 +1,4 @@
-"""Tokens verify as Gazette's do: golden vector, leeway, algorithms, keys, malformed claims."""
+"""Tests that tokens are verified as by Gazette: leeway, algorithms, keys and malformed claims."""
 
 from __future__ import annotations
 
@@ -33,17 +33,15 @@ DEEP = base64.urlsafe_b64encode(b"[" * 30_000).decode() + ".e30.c2ln"
 
 
 def signed(payload: object, algorithm: str = "HS256", key: bytes = LONG_KEY) -> str:
-    """Return a token of any payload."""
     return jwt.encode(payload, key, algorithm=algorithm)  # type: ignore[arg-type]  # Bad payloads are the point.
 
 
 def test_signs_the_golden_token() -> None:
-    """A token is byte for byte what Gazette's library makes of the same claims."""
+    """Gazette's library made the golden token from the same claims."""
     assert SECRET.sign(HI_THERE, now=NOW) == GOLDEN
 
 
 def test_verifies_the_golden_token() -> None:
-    """The golden token's claims come back, with the time it ends."""
     claims = SECRET.verify(GOLDEN, now=NOW)
     assert claims == Claims(10, HI_THERE.selector, 1_700_003_600.0)
     assert claims.allows(Capability.READ)
@@ -60,7 +58,6 @@ def test_verifies_the_golden_token() -> None:
     ],
 )
 def test_clocks_may_differ_by_five_seconds(now: float, problem: str) -> None:
-    """A token passes within five seconds of its times and not beyond."""
     if not problem:
         assert SECRET.verify(GOLDEN, now=now).capability == 10
         return
@@ -100,7 +97,6 @@ def test_clocks_may_differ_by_five_seconds(now: float, problem: str) -> None:
     ],
 )
 def test_refuses(token: str) -> None:
-    """A token that Gazette refuses is refused, with a text that does not repeat it."""
     with pytest.raises(TokenError) as caught:
         KeySet((LONG_KEY, b"secret")).verify(token, now=NOW)
     assert not token or token not in str(caught.value)
@@ -116,19 +112,18 @@ def test_refuses(token: str) -> None:
     ],
 )
 def test_takes_what_gazette_takes(payload: dict[str, object]) -> None:
-    """A missing selector matches everything, claims nobody knows are passed over."""
+    """A missing selector matches everything, and unknown claims are ignored."""
     claims = LONG.verify(signed(payload), now=NOW)
     assert claims.capability == 2
     assert claims.selector == pb.LabelSelector()
 
 
 def test_hs384_verifies() -> None:
-    """The second algorithm Gazette takes is taken."""
     assert LONG.verify(signed({"cap": 2, "exp": NOW}, "HS384"), now=NOW).capability == 2
 
 
 def test_any_key_verifies_and_the_first_signs() -> None:
-    """Keys rotate without a moment at which a token fails."""
+    """This allows rotating keys without a moment in which a token fails."""
     old, new = b"old key", b"new key"
     token = KeySet((old,)).sign(HI_THERE, now=NOW)
     assert KeySet((old, new)).sign(HI_THERE, now=NOW) == token
@@ -146,7 +141,7 @@ def test_any_key_verifies_and_the_first_signs() -> None:
     ],
 )
 def test_keys_parse(text: str, count: int, allow_missing: bool) -> None:
-    """Keys are told apart by commas and blanks; AA== is a wish and no key."""
+    """AA== is not a key, but allows missing tokens."""
     keys = KeySet.parse(text)
     assert (len(keys.keys), keys.allow_missing) == (count, allow_missing)
 
@@ -161,7 +156,6 @@ def test_keys_parse(text: str, count: int, allow_missing: bool) -> None:
     ],
 )
 def test_bad_keys_are_refused(text: str) -> None:
-    """The error names the option, and shows none of the keys."""
     with pytest.raises(OptionError) as caught:
         KeySet.parse(text, "BROKER_AUTH_KEYS")
     assert "BROKER_AUTH_KEYS" in str(caught.value)
@@ -169,12 +163,11 @@ def test_bad_keys_are_refused(text: str) -> None:
 
 
 def test_repr_shows_no_key() -> None:
-    """A repr shows a key neither raw nor in base64."""
     assert "secret" not in repr(SECRET)
     assert "c2VjcmV0" not in repr(SECRET)
 
 
 def test_claims_of_a_journal_leave_its_meta_suffix_out() -> None:
-    """Tokens are about journals, not about one reader's suffix."""
+    """A token is for the journal, not for one reader's suffix."""
     claims = journal_claims(Capability.READ, "a/journal;meta")
     assert claims.selector == parse_selector("name=a/journal")
