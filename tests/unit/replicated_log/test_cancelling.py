@@ -1,4 +1,4 @@
-"""Whatever event there is, a fetch can be cancelled by it."""
+"""Tests which kinds of events can cancel a fetch."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ SOON = 30.0
 
 
 class Lock:
-    """A recipe of a coordination service: it can only be waited for."""
+    """A lock of a coordination service, which offers only ``wait``."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
 
     def wait(self) -> None:
-        """Return when it is held."""
         self.event.wait()
 
 
 def events() -> dict[str, tuple[object, Callable[[], object]]]:
-    """Return events by kind, with what brings each about."""
+    """Return an event of each kind, with the call that triggers it."""
     event, lock, messages = threading.Event(), Lock(), queue.Queue[str]()
     future: Future[int] = Future()
     return {
@@ -40,7 +39,6 @@ def events() -> dict[str, tuple[object, Callable[[], object]]]:
 
 @pytest.mark.parametrize("kind", list(events()))
 def test_it_is_set_by_the_event(kind: str) -> None:
-    """It is not set before the event, and is soon after it."""
     event, happen = events()[kind]
     cancel = cancel_on(event)  # type: ignore[arg-type]  # Of all kinds it takes.
     assert not cancel.is_set()
@@ -49,7 +47,7 @@ def test_it_is_set_by_the_event(kind: str) -> None:
 
 
 def test_an_event_is_returned_as_it_is() -> None:
-    """No thread waits for what can be asked."""
+    """An event that can be queried needs no thread."""
     event = threading.Event()
     assert cancel_on(event) is event
 

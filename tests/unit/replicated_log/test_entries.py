@@ -1,4 +1,4 @@
-"""Records survive the way to bytes and back, and only records are taken for such."""
+"""Tests that records can be encoded and decoded, and that other bytes are refused."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ PRODUCER = ProducerId(b"\1\2\3\4\5\6")
 
 
 def stamp(clock: int) -> uuid.UUID:
-    """Return a UUID of the tests' writer."""
     return build_uuid(PRODUCER, Clock(clock), OUTSIDE_TXN)
 
 
 def only_record(content: bytes, begin: int = 0) -> Record:
-    """Return the one record in some bytes."""
     frames = FrameBuffer("a/log", begin)
     frames.feed(content)
     (record,) = frames
@@ -41,7 +39,6 @@ def only_record(content: bytes, begin: int = 0) -> Record:
 
 @pytest.mark.parametrize("entry", [b"", b"x", bytearray(b"two"), memoryview(b"a view")])
 def test_an_entry_round_trips(entry: bytes) -> None:
-    """An entry, be it empty, comes back with its UUID and offsets."""
     record = only_record(entry_frame(stamp(160), 7, entry), begin=100)
     assert record.content == bytes(entry)
     assert (record.begin, record.earliest) == (100, 7)
@@ -49,13 +46,13 @@ def test_an_entry_round_trips(entry: bytes) -> None:
 
 
 def test_a_take_over_has_no_content() -> None:
-    """The record of a takeover is a record, and no entry."""
+    """A takeover writes a record, but no entry."""
     assert only_record(take_over_frame(stamp(160), 0)).content is None
 
 
 @given(st.integers(0, 1 << 62), st.integers(-1, 1 << 62), st.integers(0, 1 << 40))
 def test_a_checkpoint_holds_its_own_end(begin: int, last: int, version: int) -> None:
-    """What the record says is where it ends, however long the number of that end is."""
+    """The end is part of the record, so the length of its own encoding counts."""
     content = checkpoint_frame(stamp(160), begin, last=last, version=version)
     on_the_wire = LogEntry.FromString(content[HEADER_BYTES:])
     assert on_the_wire.checkpoint.nextEntryOffset == begin + len(content)
@@ -65,7 +62,7 @@ def test_a_checkpoint_holds_its_own_end(begin: int, last: int, version: int) -> 
 
 
 def test_the_place_of_a_checkpoint_counts() -> None:
-    """A checkpoint that landed elsewhere than its writer took for granted says where it is."""
+    """The offset at which a record was read wins over the offset that its writer expected."""
     content = checkpoint_frame(stamp(160), 50, last=-1, version=1)
     assert only_record(content, 90).content == Checkpoint(
         lastEntryOffset=-1, nextEntryOffset=90 + len(content)
@@ -74,7 +71,6 @@ def test_the_place_of_a_checkpoint_counts() -> None:
 
 @given(st.lists(st.binary(max_size=300), max_size=20), st.data())
 def test_pieces_of_any_size(entries: list[bytes], data: st.DataObject) -> None:
-    """Records are the same however the bytes are cut."""
     content = b"".join(entry_frame(stamp(160 * n), 0, entry) for n, entry in enumerate(entries, 1))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=8)))
     frames = FrameBuffer("a/log", 1000)
@@ -90,7 +86,7 @@ def test_pieces_of_any_size(entries: list[bytes], data: st.DataObject) -> None:
 
 
 def test_a_buffer_forgets_what_was_taken() -> None:
-    """Memory is that of the records at hand, not of all that went through."""
+    """Memory must not grow with all bytes that were read."""
     frames = FrameBuffer("a/log", 0)
     content = entry_frame(stamp(160), 0, b"x" * 100_000)
     for _ in range(100):
@@ -109,7 +105,7 @@ NO_RECORDS = {
 
 @pytest.mark.parametrize(("content", "problem"), NO_RECORDS.values(), ids=list(NO_RECORDS))
 def test_what_is_no_record_is_an_error(content: bytes, problem: str) -> None:
-    """Bytes that are no record are named with journal and offset, and are not stepped over."""
+    """The buffer must not skip invalid bytes."""
     frames = FrameBuffer("a/log", 30)
     frames.feed(content)
     for _ in range(2):
@@ -118,7 +114,6 @@ def test_what_is_no_record_is_an_error(content: bytes, problem: str) -> None:
 
 
 def test_the_longest_entry() -> None:
-    """An entry may have its maximum and not a byte more; the longest one can be read again."""
     check_size(bytes(MAX_ENTRY_BYTES))
     with pytest.raises(OptionError, match="16777217 bytes; expected at most 16777216 bytes"):
         check_size(memoryview(bytes(MAX_ENTRY_BYTES + 1)))

@@ -1,4 +1,4 @@
-"""A log's errors say what to do, and survive pickling."""
+"""Tests that the log's errors say what to do and survive pickling."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ ERRORS = {
 
 @pytest.mark.parametrize(("error", "text"), ERRORS.values(), ids=list(ERRORS))
 def test_an_error_survives_pickling(error: errors.GazetteError, text: str) -> None:
-    """It names the journal and the values, before and after."""
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)
@@ -44,6 +43,6 @@ def test_an_error_survives_pickling(error: errors.GazetteError, text: str) -> No
 
 @pytest.mark.parametrize("name", ["pending", "nothing in time"])
 def test_timeouts_are_timeouts(name: str) -> None:
-    """Who waits with a timeout may catch Python's own error."""
+    """Callers may catch Python's own TimeoutError."""
     with pytest.raises(TimeoutError):
         raise ERRORS[name][0]

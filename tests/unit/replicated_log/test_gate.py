@@ -1,4 +1,4 @@
-"""Many enter the gate at a time or one closes it, who goes first; tried with threads."""
+"""Tests with threads who may enter a gate, who may close it, and who goes first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOON = 30.0
 
 
 class Started:
-    """A call in a thread, and its end."""
+    """A call that runs in a thread."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._ended = threading.Event()
@@ -30,16 +30,13 @@ class Started:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
         return not self._ended.is_set()
 
     def join(self) -> None:
-        """Wait for its end."""
         assert self._ended.wait(SOON)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread brings about."""
     deadline = monotonic() + SOON
     while not condition():
         assert monotonic() < deadline
@@ -48,24 +45,20 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def gate() -> Gate:
-    """An open gate."""
     return Gate("a/log")
 
 
 def in_thread(call: Callable[[], object]) -> None:
-    """Call in another thread, to its end."""
     Started(call).join()
 
 
 def test_many_are_inside_at_a_time(gate: Gate) -> None:
-    """Entries do not wait for each other."""
     for _ in range(3):
         gate.enter(0)
     assert not gate.closed
 
 
 def test_closing_waits_for_all_inside(gate: Gate) -> None:
-    """It is closed when the last one has left, whichever thread leaves."""
     gate.enter()
     gate.enter()
     closing = Started(gate.close)
@@ -78,7 +71,7 @@ def test_closing_waits_for_all_inside(gate: Gate) -> None:
 
 
 def test_who_closes_goes_first(gate: Gate) -> None:
-    """Nobody enters any more once somebody waits to close it."""
+    """New entries wait once a thread waits to close the gate."""
     gate.enter()
     closing = Started(gate.close)
     wait_until(lambda: "closing=1" in repr(gate))
@@ -93,7 +86,6 @@ def test_who_closes_goes_first(gate: Gate) -> None:
 
 
 def test_closing_in_vain_changes_nothing(gate: Gate) -> None:
-    """One who gives up closing it lets the others in."""
     gate.enter()
     with pytest.raises(AppendWaitError, match="1 entries are pending"):
         gate.close(0.01)
@@ -102,7 +94,6 @@ def test_closing_in_vain_changes_nothing(gate: Gate) -> None:
 
 
 def test_one_closes_it_at_a_time(gate: Gate) -> None:
-    """A second one waits until it is open again."""
     in_thread(gate.close)
     second = Started(gate.close)
     wait_until(lambda: gate._closing == 1)
@@ -113,7 +104,6 @@ def test_one_closes_it_at_a_time(gate: Gate) -> None:
 
 
 def test_it_is_not_re_entrant(gate: Gate) -> None:
-    """A thread that would wait for itself gets an error instead."""
     gate.close()
     for wait in (gate.enter, gate.close):
         with pytest.raises(CheckpointStateError, match="would wait for itself"):
@@ -123,13 +113,12 @@ def test_it_is_not_re_entrant(gate: Gate) -> None:
 
 
 def test_opening_what_is_open(gate: Gate) -> None:
-    """Only what is closed is opened."""
     with pytest.raises(CheckpointStateError, match="no checkpoint is prepared"):
         gate.open()
 
 
 def test_nobody_is_inside_while_it_is_closed(gate: Gate) -> None:
-    """With many threads entering and two closing, the two never meet anybody; all get their turn."""
+    """Each thread also gets all its turns."""
     inside, met, turns = [], [], []
 
     def enter() -> None:

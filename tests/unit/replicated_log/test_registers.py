@@ -1,4 +1,4 @@
-"""What registers say decides what a writer does: table by table, no broker."""
+"""Tests how a writer decides by the journal's registers, without a broker."""
 
 from __future__ import annotations
 
@@ -37,18 +37,16 @@ def after(registers: pb.LabelSet, change: Change) -> pb.LabelSet:
     ],
 )
 def test_registers_are_read(values: dict[str, str], expected: LogRegisters) -> None:
-    """Author and version are taken; other registers are none of the log's."""
     assert LogRegisters.of(label_set(values)) == expected
 
 
 def test_a_version_that_is_no_number() -> None:
-    """Somebody else's register under the log's name is an error, not version 0."""
+    """Another program may use this register, which must not count as version 0."""
     with pytest.raises(ProtocolError, match="'version': expected a number, got 'x1'"):
         LogRegisters.of(label_set({"version": "x1"}))
 
 
 def test_a_new_log_is_at_version_0() -> None:
-    """The first checkpoint is asked for at version 0; at any other the empty registers do not pass."""
     first = Change("me", "", expected_version=0)
     assert next_step("a/log", first, FRESH, tried=False) is Step.APPEND
     assert LogRegisters.of(after(EMPTY, first)) == LogRegisters("me", 1)
@@ -58,7 +56,6 @@ def test_a_new_log_is_at_version_0() -> None:
 
 
 def test_a_version_behind_or_ahead_is_refused() -> None:
-    """Only the version that the log has is taken."""
     found = LogRegisters("me", 4)
     assert next_step("a/log", Change("me", "me", expected_version=4), found, tried=False) is Step.APPEND
     for asked in (0, 3, 5):
@@ -67,7 +64,7 @@ def test_a_version_behind_or_ahead_is_refused() -> None:
 
 
 def test_a_checkpoint_without_an_answer_is_looked_for() -> None:
-    """The next version under one's own name says that a try was done; before any try it is another's."""
+    """After an attempt, the next version with the own name proves that it succeeded."""
     change = Change("me", "me", expected_version=4)
     done = LogRegisters("me", 5)
     assert next_step("a/log", change, done, tried=True) is Step.FIND
@@ -78,7 +75,7 @@ def test_a_checkpoint_without_an_answer_is_looked_for() -> None:
 
 
 def test_a_take_over_without_an_answer_is_looked_for() -> None:
-    """One's own name says that a try was done; a third one's, that somebody else was faster."""
+    """After an attempt, the own name proves success; a third name proves that another was faster."""
     change = Change("me", "old")
     assert next_step("a/log", change, LogRegisters("old", 2), tried=True) is Step.APPEND
     assert next_step("a/log", change, LogRegisters("me", 2), tried=True) is Step.FIND
@@ -87,7 +84,7 @@ def test_a_take_over_without_an_answer_is_looked_for() -> None:
 
 
 def test_lost_registers_fence_their_writer() -> None:
-    """Empty registers match every check, so a writer that had them stops."""
+    """Empty registers match every check, so a writer that had set them must stop."""
     with pytest.raises(LogFencedError, match="all its brokers were lost"):
         next_step("a/log", Change("me", "me"), FRESH, tried=False)
     check_author("a/log", "me", label_set({"author": "me"}))
@@ -96,7 +93,6 @@ def test_lost_registers_fence_their_writer() -> None:
 
 
 def test_a_lost_version_is_restored_and_never_changed() -> None:
-    """A version is set where there is none."""
     change = Change("me", "", restored=7)
     assert next_step("a/log", change, FRESH, tried=False) is Step.APPEND
     assert LogRegisters.of(after(EMPTY, change)) == LogRegisters("me", 7)
@@ -106,7 +102,7 @@ def test_a_lost_version_is_restored_and_never_changed() -> None:
 
 @pytest.mark.parametrize("found", [FRESH, LogRegisters("old"), LogRegisters("old", 3)], ids=str)
 def test_two_writers_cannot_both_change_what_they_found(found: LogRegisters) -> None:
-    """Of two that read the same registers the second is refused, be they empty when read."""
+    """Of two writers that read the same registers, the second is refused, even if they were empty."""
     values = {"author": found.author, "version": "" if found.version is None else str(found.version)}
     registers = label_set({name: value for name, value in values.items() if value})
     check = check_of(found)
@@ -116,7 +112,6 @@ def test_two_writers_cannot_both_change_what_they_found(found: LogRegisters) -> 
 
 
 def test_entries_of_another_author_are_refused() -> None:
-    """A fenced writer's check does not match; one's own does."""
     registers = label_set({"author": "new", "version": "3"})
     assert registers_match(registers, author_check("new"))
     assert not registers_match(registers, author_check("old"))
