@@ -1,4 +1,4 @@
-"""The columnar engine against the reference sequencer, on histories of any kind, cut anywhere."""
+"""Compares the columnar engine with the reference sequencer on random histories, cut at random."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ JOURNAL = "some/journal"
 
 @dataclass
 class Stamped:
-    """A message that is a UUID."""
+    """A message that consists of its UUID."""
 
     stamp: uuid.UUID
 
@@ -61,7 +61,6 @@ class Stamped:
 
 
 def columns_of(messages: Sequence[Sent]) -> tuple[UuidColumns, np.ndarray]:
-    """Return the columns of messages."""
     producers, clocks, flags, offsets = (
         np.array([each[at] for each in messages], kind)
         for at, kind in enumerate((np.int64, np.uint64, np.uint16, np.int64))
@@ -76,9 +75,9 @@ def engine(
     tidy: bool = False,
     states: ProducerStates | None = None,
 ) -> tuple[dict[int, int], ProducerStates]:
-    """Sequence messages part by part; read again what earlier parts left pending.
+    """Sequence messages part by part, and reread those that earlier parts left pending.
 
-    ``tidy`` forgets producers after each part, as at the end of a batch.
+    With ``tidy``, forget producers after each part, as at the end of a batch.
     """
     states = states or ProducerStates.none()
     found: dict[int, int] = {}
@@ -107,7 +106,7 @@ def engine(
 
 
 def reference(messages: Sequence[Sent]) -> tuple[set[int], dict[int, tuple[int, int]]]:
-    """Return the offsets that the sequencer delivers, and its states: last acknowledged clock and begin."""
+    """Return the sequencer's delivered offsets and states, as last acknowledged clock and begin."""
     sequencer = Sequencer(ring_messages=len(messages) + 1)
     delivered = set()
     for each in messages:
@@ -129,7 +128,7 @@ messages_ = st.tuples(
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Sent], list[int]]:
-    """Draw messages whose clocks mostly ascend, and where to cut them."""
+    """Draw messages with mostly ascending clocks, and where to cut them."""
     clocks: dict[int, int] = {}
     messages: list[Sent] = []
     offset = draw(st.integers(0, 3))
@@ -145,12 +144,11 @@ def histories(draw: st.DrawFn) -> tuple[list[Sent], list[int]]:
 @settings(max_examples=examples(400))
 @given(histories())
 def test_columns_commit_what_the_sequencer_delivers(history: tuple[list[Sent], list[int]]) -> None:
-    """Messages, acknowledgements and states are the sequencer's, wherever the history is cut."""
     messages, cuts = history
     found, states = engine(messages, cuts)
     delivered, expected = reference(messages)
     assert found == committed(messages)
-    # The sequencer takes an acknowledgement with the clock of one of its messages for a duplicate.
+    # The sequencer treats an acknowledgement with the same clock as a message as a duplicate.
     acks = {each.offset for each in messages if each.flags == 2}
     assert found.keys() - acks == delivered - acks
     assert delivered <= found.keys()
@@ -163,10 +161,10 @@ DAYS_AHEAD = {"two days": (1 << 62) + 2 * FORGET_AFTER, "the largest": MAX_CLOCK
 
 @pytest.mark.parametrize("ahead", DAYS_AHEAD.values(), ids=DAYS_AHEAD)
 def test_one_clock_ages_nobody(ahead: int) -> None:
-    """One message of the future, and the others' repeated messages are duplicates as before, for good."""
+    """A single message from the future must not make the engine forget the other producers."""
     now = 1 << 62
     first = [Sent(1, now, 0, 0), Sent(2, now, 1, 1), Sent(2, now + 1, 2, 2), Sent(3, ahead, 0, 3)]
-    # However many messages it writes, it is one producer.
+    # It remains one producer, regardless of the number of its messages.
     first += [Sent(3, ahead, 0, offset) for offset in range(4, 4 + REMEMBERED)]
     repeated = [Sent(1, now, 0, 2000), Sent(2, now, 1, 2001), Sent(2, now + 1, 2, 2002)]
     for cut in (0, 1, 2, 3, 500, len(first), len(first) + 1):
@@ -188,7 +186,6 @@ def test_one_clock_ages_nobody(ahead: int) -> None:
     st.lists(st.integers(0, 25), max_size=4),
 )
 def test_forgetting_does_not_depend_on_cuts(sent: list[tuple[int, int, int]], cuts: list[int]) -> None:
-    """Where states are cut and tidied up between any messages, the rows are those of one pass."""
     messages = [Sent(*each, offset) for offset, each in enumerate(sent)]
     at = sorted(min(cut, len(messages)) for cut in cuts)
     with pytest.MonkeyPatch.context() as patch:
@@ -198,7 +195,7 @@ def test_forgetting_does_not_depend_on_cuts(sent: list[tuple[int, int, int]], cu
 
 
 def test_a_producer_of_yesterday_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer is forgotten after a day and many others, unless it has a transaction open."""
+    """A producer with an open transaction is kept at any age."""
     monkeypatch.setattr(bulk_sequencer, "REMEMBERED", 2)
     early, late = 1 << 62, (1 << 62) + FORGET_AFTER + 1
     messages = [Sent(1, early, 0, 0), Sent(2, early, 1, 1), Sent(3, late, 0, 2), Sent(3, late + 1, 0, 3)]
@@ -213,7 +210,7 @@ def test_a_producer_of_yesterday_is_forgotten(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_lost_transaction_is_not_delivered_in_part() -> None:
-    """Where bytes of a transaction are gone, its other messages are dropped with them; the next one comes."""
+    """If bytes of a transaction are lost, drop its other messages, but deliver the next transaction."""
     states = engine([Sent(1, 5, 1, 10), Sent(2, 5, 1, 30)], [])[1].lost_since(20)
     assert states.begins.tolist() == [LOST, 30]
     messages = [Sent(1, 6, 1, 40), Sent(1, 7, 2, 41), Sent(1, 8, 1, 42), Sent(1, 9, 2, 43), Sent(2, 6, 2, 44)]

@@ -1,4 +1,4 @@
-"""Envelopes, producers' states and framings of messages."""
+"""Tests envelopes, producer states and message framings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JSON, TABLE, FIXED = "application/x-ndjson", "text/csv", "application/x-protobuf
 
 @dataclass
 class Plain:
-    """A message as far as a framing knows one."""
+    """The part of a message that a framing uses."""
 
     record: bytes
 
@@ -42,7 +42,6 @@ class Plain:
     ids=["json", "csv", "fixed", "fixed-empty"],
 )
 def test_frames_are_gazettes(content_type: str, record: bytes, framed: bytes) -> None:
-    """A record's frame is what Gazette writes, and the record is found again in several of them."""
     framing = framing_by_content_type(content_type)
     assert framing.marshal(Plain(record)) == framed  # type: ignore[arg-type]  # It has no UUID, which a framing does not read.
     data = framed * 3 + framed[:-1]
@@ -57,7 +56,7 @@ def test_frames_are_gazettes(content_type: str, record: bytes, framed: bytes) ->
     ids=["two-lines", "no-line", "two-records", "open-quote", "blank", "nothing"],
 )
 def test_what_is_not_one_record_is_refused(content_type: str, record: bytes) -> None:
-    """Bytes that readers would take for several records, for none or for a part of one get no frame."""
+    """Readers would find several records in these bytes, none, or a part of one."""
     with pytest.raises(MessageError, match=f"not exactly one record of {content_type}"):
         framing_by_content_type(content_type).frame(record)
 
@@ -72,7 +71,6 @@ def test_what_is_not_one_record_is_refused(content_type: str, record: bytes) -> 
     ],
 )
 def test_other_content_types_are_errors(content_type: str, says: str) -> None:
-    """A content type is compared as it is; one without messages is an error that names the others."""
     with pytest.raises(MessageError, match=says) as caught:
         framing_by_content_type(content_type, "a/journal")
     assert "'a/journal'" in str(caught.value)
@@ -81,7 +79,6 @@ def test_other_content_types_are_errors(content_type: str, says: str) -> None:
 
 
 def test_a_journals_framing_is_its_labels() -> None:
-    """The label content-type of a journal's spec names its framing."""
     spec = pb.JournalSpec(name="a/journal", labels=label_set({"content-type": TABLE}))
     assert framing_of_journal(spec) is FRAMINGS[TABLE]
     with pytest.raises(MessageError, match="'b/journal': it lacks the label"):
@@ -89,7 +86,7 @@ def test_a_journals_framing_is_its_labels() -> None:
 
 
 def test_columns_load_without_a_client() -> None:
-    """What Spark's workers load of the package needs no gRPC."""
+    """Spark workers need no gRPC for this part of the package."""
     modules = "gazette_spark.message.uuids, gazette_spark.message.interfaces"
     code = f"import sys, {modules}; print('grpc' in sys.modules)"
     done = subprocess.run(

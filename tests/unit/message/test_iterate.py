@@ -1,4 +1,4 @@
-"""Readers of messages: whatever cuts them, bytes that are gone or are no message, and what is committed."""
+"""Tests readers of messages: cut records, lost bytes, unreadable records and committed messages."""
 
 from __future__ import annotations
 
@@ -29,20 +29,18 @@ JSON, TABLE, FIXED = "application/x-ndjson", "text/csv", "application/x-protobuf
 
 @pytest.fixture
 def stub() -> Iterator[StubBroker]:
-    """A broker that has no script yet."""
     with StubBroker() as broker:
         yield broker
 
 
 @pytest.fixture
 def client(stub: StubBroker) -> Iterator[Client]:
-    """A client of ``stub``."""
     with Client(stub.endpoint, timeout_s=10) as opened:
         yield opened
 
 
 class Stored:
-    """A journal that a stub broker serves: parts of it, in chunks of a size."""
+    """A journal that a stub broker serves in chunks, with gaps between its parts."""
 
     def __init__(
         self, stub: StubBroker, content: bytes, content_type: str = JSON, chunk_bytes: int = 1 << 20
@@ -59,7 +57,6 @@ class Stored:
 
     @property
     def head(self) -> int:
-        """The write head."""
         return max(offset + len(content) for offset, content in self.parts.items())
 
     def _serve(self, request: pb.ReadRequest) -> list[Act]:
@@ -75,7 +72,7 @@ class Stored:
 
 
 def json_lines(text: str) -> bytes:
-    """Return messages as lines of JSON of 80 bytes."""
+    """Return messages as JSON lines of 80 bytes each."""
     lines = [
         b'{"_meta":{"uuid":"%b"},"n":' % str(each.message.get_uuid()).encode() for each in messages(text)
     ]
@@ -83,12 +80,10 @@ def json_lines(text: str) -> bytes:
 
 
 def words(found: Sequence[Envelope]) -> str:
-    """Return the words of messages of ``NAME``."""
     return " ".join(word_of(each).removeprefix(f"{NAME}/") for each in found)
 
 
 def offsets(found: Sequence[Envelope]) -> list[tuple[int, int]]:
-    """Return where messages are."""
     return [(each.begin, each.end) for each in found]
 
 
@@ -105,7 +100,6 @@ RECORDS = {
 def test_messages_of_any_chunks(
     stub: StubBroker, client: Client, content_type: str, chunk_bytes: int
 ) -> None:
-    """Records are found wherever their bytes are cut, and envelopes tell where their frames are."""
     framing, records = framing_by_content_type(content_type), RECORDS[content_type]
     frames = [framing.frame(record) for record in records]
     Stored(stub, b"".join(frames), content_type, chunk_bytes)
@@ -119,13 +113,12 @@ def test_messages_of_any_chunks(
 
 
 def test_blank_lines_are_in_no_frame(stub: StubBroker, client: Client) -> None:
-    """Blank lines of CSV lie between messages."""
     Stored(stub, b"\n,a\n\r\n\n,b\n\n", TABLE)
     assert offsets(list(read_uncommitted(client, NAME))) == [(1, 4), (7, 10)]
 
 
 def test_a_message_that_cannot_be_read(stub: StubBroker, client: Client) -> None:
-    """An error names journal and offset of the record, and the next call reads on behind it."""
+    """The next call continues after the bad record."""
     Stored(stub, b'{"a":1}\n\n{"b"\n{"c":1}\n')
     reader = read_uncommitted(client, NAME)
     assert next(reader).begin == 0
@@ -137,8 +130,6 @@ def test_a_message_that_cannot_be_read(stub: StubBroker, client: Client) -> None
 
 
 def test_a_class_of_ones_own(stub: StubBroker, client: Client) -> None:
-    """What makes messages gets the spec and the record; its errors are told with the offset."""
-
     def make(spec: pb.JournalSpec, record: bytes) -> None:
         raise ValueError(f"{spec.name} has {record!r}")
 
@@ -148,7 +139,6 @@ def test_a_class_of_ones_own(stub: StubBroker, client: Client) -> None:
 
 
 def test_frames_out_of_step(stub: StubBroker, client: Client) -> None:
-    """Bytes that begin no frame are one error, in their place; the frames behind them are read."""
     frame = framing_by_content_type(FIXED).frame
     Stored(stub, frame(b"") + b"noise" + frame(FIXED_UUID), FIXED)
     reader = read_uncommitted(client, NAME)
@@ -168,7 +158,7 @@ def test_frames_out_of_step(stub: StubBroker, client: Client) -> None:
     ids=["json", "csv", "fixed"],
 )
 def test_a_cut_message(stub: StubBroker, client: Client, content_type: str, content: bytes) -> None:
-    """A range that ends within a message is an error; a write head there only ends the reader before it."""
+    """A range must not end inside a message, while a message at the write head may still grow."""
     Stored(stub, content, content_type)
     reader = read_uncommitted(client, NAME)
     first = next(reader)
@@ -186,7 +176,7 @@ def test_a_cut_message(stub: StubBroker, client: Client, content_type: str, cont
 def test_a_jump_drops_what_it_cuts(
     stub: StubBroker, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where bytes are gone a message that was cut is dropped, and the log says where."""
+    """A message that lost bytes is dropped and logged."""
     stored = Stored(stub, b'{}\n{"a":')
     stored.parts[100] = b'{"b":1}\n'
     with caplog.at_level(logging.WARNING):
@@ -203,7 +193,7 @@ def test_a_jump_drops_what_it_cuts(
 def test_messages_have_a_greatest_length(
     stub: StubBroker, client: Client, content_type: str, content: bytes
 ) -> None:
-    """A message that is too long is an error for each call, before it is in memory."""
+    """The error is raised before the message fills the memory."""
     Stored(stub, content, content_type, chunk_bytes=10)
     whole = read_uncommitted(client, NAME)
     reader = ReadUncommitted(whole.reader, whole.spec, whole.new_message, max_message_bytes=100)
@@ -214,7 +204,6 @@ def test_messages_have_a_greatest_length(
 
 
 def test_the_write_head_as_a_begin(stub: StubBroker, client: Client) -> None:
-    """A reader from the write head knows its offset once it has asked."""
     Stored(stub, b"{}\n")
     reader = read_uncommitted(client, NAME, offset=-1)
     assert reader.offset == -1
@@ -224,7 +213,6 @@ def test_the_write_head_as_a_begin(stub: StubBroker, client: Client) -> None:
 
 @pytest.mark.parametrize("content_type", ["", "application/x-gazette-recoverylog"])
 def test_journals_without_messages(stub: StubBroker, client: Client, content_type: str) -> None:
-    """A journal whose content type has no messages cannot be read as messages."""
     Stored(stub, b"", content_type)
     with pytest.raises(MessageError, match=f"journal '{NAME}'"):
         read_committed(client, NAME)
@@ -237,7 +225,6 @@ COMMITTED = "A1C A2C A3C A4K A5O B1C B2C B3K"
 @pytest.mark.parametrize("ring", [1, 3, 8192])
 @pytest.mark.parametrize("chunk_bytes", [7, 1 << 20])
 def test_committed_messages(stub: StubBroker, client: Client, ring: int, chunk_bytes: int) -> None:
-    """What is committed comes once, from the ring or by reading the journal again."""
     stored = Stored(stub, json_lines(f"{HISTORY} C1C"), chunk_bytes=chunk_bytes)
     sequencer = Sequencer(ring_messages=ring)
     with read_committed(client, NAME, sequencer=sequencer) as reader:
@@ -249,7 +236,6 @@ def test_committed_messages(stub: StubBroker, client: Client, ring: int, chunk_b
 
 
 def test_the_next_reader_goes_on(stub: StubBroker, client: Client) -> None:
-    """A transaction that is open at the write head is delivered by a reader made of the checkpoint."""
     stored = Stored(stub, json_lines("A1C B1O A2C"))
     sequencer = Sequencer()
     assert words(list(read_committed(client, NAME, sequencer=sequencer))) == "B1O"
@@ -262,7 +248,7 @@ def test_the_next_reader_goes_on(stub: StubBroker, client: Client) -> None:
 def test_a_transaction_that_lost_bytes(
     stub: StubBroker, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A transaction of which bytes are gone is not delivered by halves, unless that is asked for."""
+    """An incomplete transaction is delivered only with ``fail_on_data_loss=False``."""
     content = json_lines("A1C A2C B1O A3C A4K B2O")
     stored = Stored(stub, content[:320])
     sequencer = Sequencer(ring_messages=2)
@@ -285,7 +271,7 @@ def test_a_transaction_that_lost_bytes(
 
 
 def test_bytes_that_were_missing_before(stub: StubBroker, client: Client) -> None:
-    """A gap that the reader has met already is none of a transaction's."""
+    """A gap that the reader has already passed is not a loss of this transaction."""
     content = json_lines("A1C B1C A2C A3K")
     stored = Stored(stub, content[:80])
     stored.parts[100] = json_lines("A2C A3K")
@@ -295,7 +281,6 @@ def test_bytes_that_were_missing_before(stub: StubBroker, client: Client) -> Non
 def test_a_replay_over_what_cannot_be_read(
     stub: StubBroker, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A record that cannot be read is told of once, and left out when its bytes are read again."""
     Stored(stub, json_lines("A1C") + b"{}}\n" + json_lines("A2C A3K"))
     reader = read_committed(client, NAME, sequencer=Sequencer(ring_messages=1))
     with pytest.raises(RecordError, match="offset 80"):
@@ -306,13 +291,12 @@ def test_a_replay_over_what_cannot_be_read(
 
 
 def test_a_replay_that_breaks_is_tried_again(stub: StubBroker, client: Client) -> None:
-    """After an error in a replay the next call goes on, behind what was delivered."""
     stored = Stored(stub, json_lines("A1C A2C A3C A4C A5K"), chunk_bytes=80)
     reader = read_committed(client, NAME, sequencer=Sequencer(ring_messages=1), timeout_s=0.3)
     content = stored.parts[0]
     assert words([next(reader)]) == "A1C"
-    stored.parts = {0: content[:80]}  # The broker lost what it had.
-    assert reader._replay is not None  # The broker's connection is the test's to break.
+    stored.parts = {0: content[:80]}
+    assert reader._replay is not None  # The test breaks the broker's connection.
     reader._replay.reader.cancel()
     with pytest.raises((UnavailableError, ValueError)):
         list(reader)
@@ -321,7 +305,7 @@ def test_a_replay_that_breaks_is_tried_again(stub: StubBroker, client: Client) -
 
 
 def test_a_reader_that_is_closed(stub: StubBroker, client: Client) -> None:
-    """A reader that is closed within a replay ends, and does not go on behind the part it has not read."""
+    """A reader closed during a replay must not skip the rest and continue."""
     Stored(stub, json_lines("A1C A2C A3C A4C A5K A6O"), chunk_bytes=80)
     reader = read_committed(client, NAME, sequencer=Sequencer(ring_messages=1))
     assert words([next(reader)]) == "A1C"

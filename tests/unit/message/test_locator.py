@@ -1,4 +1,4 @@
-"""Where records keep their UUID: read, set in place, and put in front of JSON records without one."""
+"""Tests how a record's UUID is read, replaced in place, or added to a JSON record without one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ META = locator_for(JSON)
     ],
 )
 def test_a_uuid_is_put_first(record: bytes, stamped: bytes) -> None:
-    """A JSON record without a UUID gets it first in its object; every other byte stays."""
     assert META.get(record) is None
     assert META.set(record, STAMP) == stamped % NEW
     assert META.get(stamped % NEW) == STAMP
@@ -75,13 +74,13 @@ def test_a_uuid_is_put_first(record: bytes, stamped: bytes) -> None:
     ids=["plain", "spaced", "escaped", "twice"],
 )
 def test_a_uuid_is_replaced_in_place(record: bytes) -> None:
-    """A JSON record's UUID is found wherever it is, the last of equal names, and replaced where it is."""
+    """If a name occurs more than once, the last one counts, as in Python's JSON."""
     assert META.get(record % OLD) == OTHER
     assert META.set(record % OLD, STAMP) == record % NEW
 
 
 def test_a_pointer_is_unescaped() -> None:
-    """A pointer's ``~1`` and ``~0`` are a slash and a tilde; a name is written as JSON."""
+    """In a JSON pointer, ``~1`` is a slash and ``~0`` a tilde."""
     locator = locator_for(JSON, '/a~1b~0/"')
     record = locator.set(b"{}", STAMP)
     assert json.loads(record) == {"a/b~": {'"': str(STAMP)}}
@@ -103,7 +102,6 @@ _RECORDS = st.dictionaries(st.sampled_from(["a", "b", "c\\"]), _VALUES, max_size
 def test_only_the_uuid_changes(
     value: dict[str, Any], meta: Any, indent: int | None, ascii_only: bool
 ) -> None:
-    """Python's JSON reads back the same value with the UUID set, however the record is written."""
     if meta is not None:
         value["_meta"] = meta
     record = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode("utf-8", "surrogatepass")
@@ -150,7 +148,6 @@ def test_only_the_uuid_changes(
     ],
 )
 def test_other_json_is_refused(record: bytes, says: str) -> None:
-    """A record that is no JSON object, or has something else for a UUID, is an error that shows it."""
     with pytest.raises(MessageError, match=says) as caught:
         META.get(record)
     assert repr(record[:20])[2:-1] in str(caught.value)
@@ -160,7 +157,6 @@ def test_other_json_is_refused(record: bytes, says: str) -> None:
     "record", [b"", b"[1]", b'{"a":1', b'{"a":1,}', b'{"a":1}}', b'{"a" 1}', b'{"a":\xff}', b'{"_meta":1}']
 )
 def test_other_json_gets_no_uuid(record: bytes) -> None:
-    """A record that is no JSON object, or has something else on the way, gets no UUID."""
     with pytest.raises(MessageError):
         META.set(record, STAMP)
 
@@ -176,7 +172,7 @@ def test_other_json_gets_no_uuid(record: bytes) -> None:
     ids=["first", "empty", "quoted", "last"],
 )
 def test_a_csv_column(record: bytes, index: int, stamped: bytes) -> None:
-    """A column's field is replaced, quotes and all; a carriage return at the end is no part of it."""
+    """A carriage return at the end of the line does not belong to the field."""
     locator = CsvColumn(index)
     assert locator.get(record) in (None, OTHER)
     assert locator.set(record, STAMP) == stamped
@@ -189,7 +185,6 @@ def test_a_csv_column(record: bytes, index: int, stamped: bytes) -> None:
     )
 )
 def test_csv_fields_are_pythons(fields: list[str]) -> None:
-    """A record that Python writes keeps its other fields, and its acknowledgement has as many."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerow(["", *fields])
     locator = locator_for(TABLE)
@@ -200,7 +195,6 @@ def test_csv_fields_are_pythons(fields: list[str]) -> None:
 
 
 def test_csv_without_the_column_is_refused() -> None:
-    """A record with too few fields, with odd quotes or another text in the column is an error."""
     for record, says in (
         (b"a,b", "2 fields, but no field with index 2"),
         (b'"a"b,c,d', "not a CSV record"),
@@ -211,7 +205,6 @@ def test_csv_without_the_column_is_refused() -> None:
 
 
 def test_a_protobuf_field() -> None:
-    """Protobuf reads back the field and all others, be it set, set twice or set first."""
     order = order_class()(id=-5, name="x", raw=STAMP.bytes, lines=[{"sku": "y"}], price=1.5, ratio=0.5)
     record = order.SerializeToString()
     locator = ProtobufField(4)
@@ -254,13 +247,12 @@ def test_a_protobuf_field() -> None:
     ],
 )
 def test_other_protobuf_is_refused(record: bytes, says: str) -> None:
-    """Bytes that are no message, or have something else in the field, are an error."""
     with pytest.raises(MessageError, match=says):
         ProtobufField(1).get(record)
 
 
 def test_groups_are_skipped() -> None:
-    """A field inside a group is not the message's own."""
+    """A field inside a group does not belong to the message itself."""
     inside = b"\x13" + b"\x0a\x10" + OTHER.bytes + b"\x14"
     assert ProtobufField(1).get(inside) is None
     assert ProtobufField(1).get(inside + b"\x0a\x10" + STAMP.bytes) == STAMP
@@ -277,7 +269,6 @@ def test_groups_are_skipped() -> None:
     ids=["json", "csv", "fixed"],
 )
 def test_a_raw_message(content_type: str, record: bytes, acknowledgement: bytes) -> None:
-    """A record is a message; its acknowledgement holds the UUID only, and has a frame."""
     message: Message = raw_messages(locator_for(content_type))(pb.JournalSpec(), record)
     assert message.get_uuid() == NIL_UUID
     message.set_uuid(OTHER)
@@ -303,13 +294,11 @@ def test_a_raw_message(content_type: str, record: bytes, acknowledgement: bytes)
     ],
 )
 def test_other_paths_are_refused(content_type: str, path: str) -> None:
-    """A path of another content type's kind is an error that names the option."""
     with pytest.raises(OptionError, match="option '--uuid-path'"):
         locator_for(content_type, path, option="--uuid-path")
 
 
 def test_paths_are_places() -> None:
-    """Each content type has its default place, and others by path."""
     found: list[Locator] = [
         locator_for(JSON),
         locator_for(TABLE),

@@ -1,4 +1,4 @@
-"""A publisher appends messages in the order of their clocks, and commits exactly what it says."""
+"""Tests that a publisher appends messages in clock order and commits exactly its transactions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FAULTS = Faults()
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a broker that fails as it is told."""
+    """A client of a broker with scripted faults."""
     root = tmp_path_factory.mktemp("publisher")
     with (
         EmbeddedBroker(root, faults=FAULTS, storage=StorageSettings(fsync=False)) as broker,
@@ -48,18 +48,16 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture
 def service(client: Client) -> Iterator[AppendService]:
-    """An append service; a failure that nobody asked for fails the test."""
+    """An append service; an append failure that no test expects fails the test."""
     with AppendService(client, timeout_s=30) as opened:
         yield opened
 
 
 def to(journal: str) -> Callable[[Message], tuple[str, str]]:
-    """Return the mapping of all messages to one journal of documents."""
     return lambda _: (journal, CONTENT_TYPE_NDJSON)
 
 
 def made(client: Client, prefix: str, *names: str) -> list[str]:
-    """Create journals of documents."""
     journals = [prefix + name for name in names]
     client.create_journals(
         *(journal_spec(name, labels={"content-type": CONTENT_TYPE_NDJSON}) for name in journals)
@@ -76,12 +74,10 @@ def found(client: Client, journal: str) -> list[tuple[bytes, int, int, str | Non
 
 
 def text(words: str) -> Document:
-    """Return a document."""
     return Document({"text": words})
 
 
 def test_committed_messages_count_at_once(client: Client, service: AppendService, fresh_prefix: str) -> None:
-    """Each message is outside a transaction, and has the next clock."""
     (journal,) = made(client, fresh_prefix, "a")
     publisher = Publisher(service, PublisherClock())
     for words in ("hello", "world", "beer!"):
@@ -98,7 +94,7 @@ def test_committed_messages_count_at_once(client: Client, service: AppendService
 def test_a_transaction_has_an_intent_for_each_journal(
     client: Client, service: AppendService, fresh_prefix: str
 ) -> None:
-    """Intents come in the order of first touch, tick once each, and are forgotten then."""
+    """Intents are in the order in which the transaction first wrote to the journals."""
     one, two, three = made(client, fresh_prefix, "1", "2", "3")
     publisher = Publisher(service, PublisherClock())
     for journal, words in ((two, "value one"), (one, "value two"), (two, "value three")):
@@ -123,7 +119,7 @@ def test_a_transaction_has_an_intent_for_each_journal(
 
 
 def test_clocks_follow_the_time(client: Client, service: AppendService, fresh_prefix: str) -> None:
-    """Without a clock from the caller a publisher's follows the time, and never goes back with it."""
+    """The clock must not go back when the time does."""
     (journal,) = made(client, fresh_prefix, "a")
     times = iter([1_000, 3_000_000, 2_000_000])
     publisher = Publisher(service, now_ns=lambda: next(times))
@@ -135,7 +131,6 @@ def test_clocks_follow_the_time(client: Client, service: AppendService, fresh_pr
 
 
 def test_publishers_may_share_a_clock(client: Client, service: AppendService, fresh_prefix: str) -> None:
-    """Two publishers on one clock are two producers, whose clocks interleave; the caller updates it."""
     (journal,) = made(client, fresh_prefix, "a")
     clock = PublisherClock(Clock(1_600))
     pair = Publisher(service, clock), Publisher(service, clock)
@@ -150,7 +145,6 @@ def test_publishers_may_share_a_clock(client: Client, service: AppendService, fr
 def test_clocks_ascend_in_each_journal_whatever_threads_publish(
     client: Client, service: AppendService, fresh_prefix: str
 ) -> None:
-    """Messages of many threads to few journals are there once each, in the order of their clocks."""
     journals = made(client, fresh_prefix, "a", "b")
     publisher = Publisher(service)
     threads, each_thread = 8, 150
@@ -174,12 +168,9 @@ def test_clocks_ascend_in_each_journal_whatever_threads_publish(
 
 @dataclass
 class Checked(Document):
-    """A document that may be told to refuse."""
-
     problem: str = ""
 
     def validate(self) -> None:
-        """Refuse."""
         if self.problem:
             raise ValueError(self.problem)
 
@@ -187,7 +178,6 @@ class Checked(Document):
 def test_messages_are_checked_and_mapped_without_a_uuid(
     client: Client, service: AppendService, fresh_prefix: str
 ) -> None:
-    """A message that is invalid is not mapped; the one that is mapped has no UUID yet."""
     (journal,) = made(client, fresh_prefix, "a")
     publisher = Publisher(service, PublisherClock())
     seen: list[uuid.UUID] = []
@@ -206,10 +196,9 @@ def test_messages_are_checked_and_mapped_without_a_uuid(
 
 
 class Broken(Document):
-    """A document whose bytes are two lines, and whose acknowledgement is as broken, if it has one."""
+    """A document whose bytes are two lines. It has a broken acknowledgement, or none if it has fields."""
 
     def new_acknowledgement(self, _journal: str) -> Message:
-        """Return another one, or none."""
         if self.fields:
             raise KeyError("no acknowledgement")
         return Broken()
@@ -221,7 +210,6 @@ class Broken(Document):
 def test_what_cannot_be_published_leaves_nothing(
     client: Client, service: AppendService, fresh_prefix: str
 ) -> None:
-    """A message that fails is in no journal and in no transaction; later ones are published."""
     (journal,) = made(client, fresh_prefix, "a")
     publisher = Publisher(service, PublisherClock())
     none: RandomMapping = RandomMapping(())
@@ -240,17 +228,14 @@ def test_what_cannot_be_published_leaves_nothing(
 
 
 class BrokenAck(Document):
-    """A document whose acknowledgement cannot be framed."""
-
     def new_acknowledgement(self, _journal: str) -> Message:
-        """Return one that is broken."""
         return Broken()
 
 
 def test_intents_that_cannot_be_built_are_not_forgotten(
     client: Client, service: AppendService, fresh_prefix: str
 ) -> None:
-    """No transaction is committed in part: it stays open in all its journals."""
+    """The transaction must stay open in all its journals, or it would be committed in part."""
     one, two = made(client, fresh_prefix, "1", "2")
     publisher = Publisher(service, PublisherClock())
     publisher.publish_uncommitted(to(one), text("x"))
@@ -264,7 +249,7 @@ def test_intents_that_cannot_be_built_are_not_forgotten(
 def test_a_committed_message_does_not_discard_a_transaction(
     client: Client, service: AppendService, fresh_prefix: str
 ) -> None:
-    """A committed message is refused where the same publisher has uncommitted ones, and only there."""
+    """Readers would drop the uncommitted messages of the same publisher in that journal."""
     one, two = made(client, fresh_prefix, "1", "2")
     publisher = Publisher(service, PublisherClock())
     publisher.publish_uncommitted(to(one), text("x"))
@@ -279,7 +264,7 @@ def test_a_committed_message_does_not_discard_a_transaction(
 
 
 def test_intents_are_written_again_byte_for_byte(client: Client, fresh_prefix: str) -> None:
-    """All intents are appended, those of one journal in one append, and what is gone is named."""
+    """All intents of one journal are written by one append."""
     one, two = made(client, fresh_prefix, "1", "2")
     gone = fresh_prefix + "gone"
     intents = [
@@ -296,7 +281,6 @@ def test_intents_are_written_again_byte_for_byte(client: Client, fresh_prefix: s
 
 
 def test_an_intent_that_fails_holds_no_other(client: Client, fresh_prefix: str) -> None:
-    """A journal that takes no appends is an error, and all other journals have their intents."""
     (one,) = made(client, fresh_prefix, "1")
     closed = journal_spec(fresh_prefix + "closed")
     closed.flags = pb.JournalSpec.O_RDONLY
@@ -310,7 +294,7 @@ def test_an_intent_that_fails_holds_no_other(client: Client, fresh_prefix: str) 
 def test_an_append_that_is_made_again_repeats_its_uuids(
     client: Client, service: AppendService, fresh_prefix: str
 ) -> None:
-    """Where an append's answer is lost its messages are there twice, under the UUIDs that readers drop."""
+    """Readers need the same UUIDs to drop the duplicates."""
     (journal,) = made(client, fresh_prefix, "a")
     publisher = Publisher(service, PublisherClock())
     FAULTS.lose_answer(journal=journal)

@@ -1,4 +1,4 @@
-"""The reference sequencer, in the scenarios of Gazette's own tests and in each of its refusals."""
+"""Tests the reference sequencer with the scenarios of Gazette's own tests, and its errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A, B = producer_named("A"), producer_named("B")
 
 
 class Reader:
-    """Feeds a sequencer with words, and keeps what it was fed with."""
+    """Feeds a sequencer with messages written as words, and records them."""
 
     def __init__(self, ring: int = 3, sequencer: Sequencer | None = None) -> None:
         self.sequencer = sequencer or Sequencer(ring_messages=ring)
@@ -27,7 +27,7 @@ class Reader:
         self.replays: list[ReplayRange] = []
 
     def feed(self, text: str) -> list[Outcome]:
-        """Queue messages; return their outcomes. All but the last message must deliver nothing."""
+        """Queue messages and return their outcomes. Only the last message may deliver any."""
         ends = {each.journal: each.end for each in self.history}
         found = []
         for envelope in messages(text, ends):
@@ -39,11 +39,10 @@ class Reader:
         return found
 
     def drain(self) -> str:
-        """Return the words of what is delivered."""
         return " ".join(map(word_of, iter(self.sequencer.step, None)))
 
     def read(self, text: str) -> str:
-        """Queue messages, and return the words of all that is delivered after each of them."""
+        """Queue messages one by one, and return all that are delivered as words."""
         found = []
         for word in text.split():
             self.feed(word)
@@ -52,7 +51,6 @@ class Reader:
 
 
 def test_scenarios() -> None:
-    """Repeated, rolled back, interleaved and replayed transactions come out as Gazette delivers them."""
     reader = Reader(ring=3)
     steps = [
         ("A1C A2C A1C A2C A3K", "A1C A2C A3K", 0),
@@ -98,24 +96,23 @@ def test_scenarios() -> None:
 )
 @pytest.mark.parametrize("ring", [1, 2, 100])
 def test_flags(text: str, delivered: str, ring: int) -> None:
-    """What is delivered depends on flags and clocks, not on the size of the ring."""
+    """The size of the ring must not change the result."""
     assert Reader(ring).read(text) == delivered
 
 
 def test_a_replay_repeats_what_opted_out() -> None:
-    """A message with a producer and no clock comes again in its producer's replay, as in Gazette."""
+    """As in Gazette, a replay repeats a message that has a producer but no clock."""
     assert Reader(ring=100).read("B1C B0O B2K") == "B0O B1C B2K"
     assert Reader(ring=1).read("B1C B0O B2K") == "B0O B1C B0O B2K"
 
 
 def test_outcomes_are_told() -> None:
-    """Each decision has its outcome."""
     reader = Reader(ring=2)
     assert reader.feed("A1C A2C A2C A3K") == [
         Outcome.CONTINUE_BEGIN_SPAN,
         Outcome.CONTINUE_EXTEND_SPAN,
         Outcome.CONTINUE_TXN_CLOCK_LARGER,
-        # Even a message that is dropped takes the place of the oldest in a full ring.
+        # In a full ring, even a dropped message replaces the oldest one.
         Outcome.ACK_COMMIT_REPLAY,
     ]
     assert reader.drain() == "A1C A2C A3K"
@@ -133,24 +130,23 @@ def test_outcomes_are_told() -> None:
 
 
 def test_a_transaction_open_at_a_checkpoint_is_replayed() -> None:
-    """After a restart a transaction is read again from its begin; what a retry repeated comes once."""
+    """After a restart the transaction is read again from its begin, and duplicates are dropped."""
     reader = Reader(ring=100)
     assert reader.read("A1C A2C A3C") == ""
     offsets, states = reader.sequencer.checkpoint()
     assert (offsets, states) == ({"a": 30}, (ProducerState("a", A, Clock(0), 0),))
     reader.sequencer = Sequencer(offsets, states, 100)
-    # The largest clock is not in the checkpoint, so the repeated messages are held back once more.
+    # The checkpoint does not contain the largest clock, so the repeated messages are pending again.
     assert reader.feed("A1C A2C A3C") == [Outcome.CONTINUE_EXTEND_SPAN] * 3
     assert reader.read("A4K") == "A1C A2C A3C A4K"
     assert reader.replays == [ReplayRange("a", 0, 30)]
 
 
 def test_a_crash_while_messages_are_delivered() -> None:
-    """A checkpoint between two messages of a transaction stays before its ACK, and after the first."""
     reader = Reader(ring=100)
     reader.feed("A1C A2C A3K")
     assert reader.sequencer.step() is reader.history[0]
-    # The message was delivered, and is not known to be processed.
+    # The message was delivered, but it may not have been processed.
     crashed = reader.sequencer.checkpoint()
     assert crashed == ({"a": 20}, (ProducerState("a", A, Clock(0), 0),))
     assert reader.sequencer.step() is reader.history[1]
@@ -165,7 +161,6 @@ def test_a_crash_while_messages_are_delivered() -> None:
 
 
 def test_pending_is_what_was_opened_since_the_checkpoint() -> None:
-    """A checkpoint forgets that transactions are pending; a rollback and an acknowledgement close them."""
     reader = Reader(ring=100)
     reader.read("A1C B1C")
     assert reader.sequencer.has_pending()
@@ -182,7 +177,6 @@ def test_pending_is_what_was_opened_since_the_checkpoint() -> None:
 
 
 def test_old_producers_are_forgotten() -> None:
-    """A checkpoint drops producers that are further back than the horizon, in their journal alone."""
     now = int(Clock.at(1_700_000_000_000_000_000))
     old = now - (HORIZON_NS // 100 << 4)
     reader = Reader(ring=100)
@@ -195,7 +189,7 @@ def test_old_producers_are_forgotten() -> None:
 
 @pytest.mark.parametrize("ahead", [1_700_172_800_000_000_000, None], ids=["two days", "the largest"])
 def test_one_clock_ages_nobody(ahead: int | None) -> None:
-    """Those that wrote last are kept at any age; by age alone, only the one that is ahead is known."""
+    """A clock from the future must not make the sequencer forget the producers that wrote last."""
     now, then = int(Clock.at(1_700_000_000_000_000_000)), MAX_CLOCK if ahead is None else int(Clock.at(ahead))
     history = f"A{now}O B{now}O C{now}O A{now}O b/A{now}O D{then}O"
     names = {}
@@ -210,7 +204,7 @@ def test_one_clock_ages_nobody(ahead: int | None) -> None:
 
 
 def test_a_horizon_wraps() -> None:
-    """Clocks smaller than the horizon are forgotten at once, as in Gazette, unless none was acknowledged."""
+    """As in Gazette, clocks smaller than the horizon are forgotten at once."""
     reader = Reader()
     reader.read("A5O B7O")
     reader.read("b/A1C")
@@ -219,7 +213,7 @@ def test_a_horizon_wraps() -> None:
 
 
 def test_a_program_may_change_what_it_got() -> None:
-    """A delivered message that gets another UUID, as one that is published again does, changes nothing."""
+    """Publishing a delivered message again sets another UUID on the same object."""
     reader = Reader(ring=2)
     reader.feed("A1C A2K")
     for _ in range(2):
@@ -231,13 +225,11 @@ def test_a_program_may_change_what_it_got() -> None:
 
 
 def test_a_ring_takes_as_much_memory_as_its_messages() -> None:
-    """A shard's spec may ask for any number of slots, and must not end the process of other shards."""
+    """A spec may ask for any ring size, and must not end a process that other shards share."""
     assert Reader(ring=1 << 60).read("A1C B1O A2C A3K") == "B1O A1C A2C A3K"
 
 
 def test_delivered_messages_are_released() -> None:
-    """The ring keeps none of them in memory."""
-
     class Kept(Stamp):
         """One that can be referred to weakly."""
 
@@ -253,8 +245,6 @@ def test_delivered_messages_are_released() -> None:
 
 
 def test_a_replay_that_fails_is_started_again() -> None:
-    """A replay whose reader raises goes on with another one, after the message that was delivered last."""
-
     def failing(found: list[Envelope]) -> Iterator[Envelope]:
         yield from found
         raise OSError("the broker is gone")
@@ -283,7 +273,6 @@ def test_a_replay_that_fails_is_started_again() -> None:
     ids=["journal", "before", "after"],
 )
 def test_a_replay_of_other_bytes_is_refused(wrong: Envelope, says: str) -> None:
-    """A replay that brings messages of other bytes is an error."""
     sequencer = Sequencer(ring_messages=1)
     for envelope in messages("A1C A2C A3K"):
         sequencer.queue(envelope)
@@ -294,7 +283,6 @@ def test_a_replay_of_other_bytes_is_refused(wrong: Envelope, says: str) -> None:
 
 
 def test_what_is_out_of_order_is_refused() -> None:
-    """Queueing before all is delivered, a step before a replay and a replay that is not needed are errors."""
     sequencer = Sequencer(ring_messages=1)
     with pytest.raises(SequencerError, match="no replay is needed"):
         sequencer.replay_range()
@@ -315,7 +303,6 @@ def test_what_is_out_of_order_is_refused() -> None:
 
 
 def test_oddities_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A producer that went back, mixed its publishing or used unknown flags is named in the log."""
     with caplog.at_level(logging.WARNING):
         Reader().read("A5K A4K B1C B2O B3U")
     assert [record.getMessage().split(" journal=")[0] for record in caplog.records] == [
@@ -327,7 +314,7 @@ def test_oddities_are_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_message_without_a_producer_has_no_state() -> None:
-    """A nil UUID is delivered as often as it is written, and leaves no state."""
+    """Messages with a nil UUID are never deduplicated."""
     sequencer = Sequencer()
     for envelope in (
         Envelope("a", at, at + 1, Stamp(messages("A0C")[0].message.get_uuid())) for at in range(3)

@@ -1,4 +1,4 @@
-"""UUIDs of blocks, against the locator that reads one record."""
+"""Compares the UUIDs of blocks with those of the locator, which reads one record at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UUID = uuid.UUID("04c29687-833b-11ee-8001-010203040506")
 
 
 def block_of(kind: str, records: list[bytes]) -> Block:
-    """Return the block of some records, as a scan cuts it."""
+    """Return records as one block, as a scan cuts it."""
     framed = [frame(each) if kind == "fixed" else each + b"\n" for each in records]
     data = b"".join(framed)
     framing = framing_named(kind, 1 << 20)
@@ -64,7 +64,6 @@ protobuf_records = st.one_of(
 @settings(max_examples=examples(60))
 @given(st.data(), st.sampled_from(["lines", "csv", "fixed"]))
 def test_blocks_give_each_record_its_uuid(data: st.DataObject, kind: str) -> None:
-    """A record's UUID is the one that its locator finds; others have none."""
     content_type, texts = {
         "lines": (CONTENT_TYPE_NDJSON, json_records.map(str.encode)),
         "csv": (CONTENT_TYPE_CSV, csv_records.map(str.encode)),
@@ -96,14 +95,13 @@ def test_blocks_give_each_record_its_uuid(data: st.DataObject, kind: str) -> Non
     ],
 )
 def test_other_places_are_read(content_type: str, kind: str, path: str, record: bytes) -> None:
-    """A UUID is found where the option says it is."""
     found = uuid_reader(locator_for(content_type, path)).uuids(block_of(kind, [record, record]))
     assert found.valid.all()
     assert int(found.clocks[1]) == split_uuid(UUID)[1]
 
 
 def test_a_long_way_to_one_uuid_costs_the_other_records_nothing() -> None:
-    """A record may have any white space before its UUID, and short records may follow."""
+    """One record with much white space before its UUID must not multiply the memory for all others."""
     first = b"{" + b" " * 100_000 + f'"_meta":{{"uuid":"{UUID}"}}}}'.encode()
     block = block_of("lines", [first, *[b"{}"] * 5_000])
     reader = uuid_reader(locator_for(CONTENT_TYPE_NDJSON))

@@ -1,4 +1,4 @@
-"""The UUIDs of messages, against values that Gazette's own code gives."""
+"""Tests message UUIDs against values from Gazette's own code."""
 
 from __future__ import annotations
 
@@ -43,13 +43,11 @@ VECTORS = [
 
 @pytest.mark.parametrize(("clock", "flags", "text"), VECTORS)
 def test_a_uuid_is_gazettes(clock: Clock, flags: int, text: str) -> None:
-    """Gazette's code builds the same UUID from the same values."""
     assert str(build_uuid(PRODUCER, clock, flags)) == text
     assert split_uuid(uuid.UUID(text)) == (PRODUCER, clock, flags)
 
 
 def test_clocks_tick_and_never_go_back() -> None:
-    """A clock follows the time, and runs ahead of it where it must."""
     assert NOW == 2227086848019753072
     assert NOW.ticked() == 2227086848019753232
     assert NOW.unix_ns == 1_700_000_000_123_456_700
@@ -62,7 +60,7 @@ def test_clocks_tick_and_never_go_back() -> None:
 
 
 def test_producer_ids_are_multicast_and_new() -> None:
-    """No producer id equals another, or a network card's."""
+    """The multicast bit keeps an id from equalling a network card's address."""
     ids = {new_producer_id() for _ in range(64)}
     assert len(ids) == 64
     assert all(len(each) == 6 and each[0] & 1 for each in ids)
@@ -70,7 +68,7 @@ def test_producer_ids_are_multicast_and_new() -> None:
 
 @pytest.mark.parametrize(("producer", "flags"), [(b"short", 0), (bytes(6), FLAG_BITS + 1)])
 def test_what_a_uuid_cannot_hold_is_refused(producer: bytes, flags: int) -> None:
-    """A value of the wrong size raises; it does not spill into its neighbour."""
+    """A value that is too large must not overflow into the next field."""
     with pytest.raises(ValueError, match=r"6 bytes|10 bits"):
         build_uuid(ProducerId(producer), NOW, flags)
 
@@ -81,7 +79,6 @@ def test_what_a_uuid_cannot_hold_is_refused(producer: bytes, flags: int) -> None
     st.integers(0, FLAG_BITS),
 )
 def test_a_uuid_holds_what_it_was_built_from(producer: bytes, clock: int, flags: int) -> None:
-    """Splitting a UUID returns the producer, clock and flags that built it."""
     built = build_uuid(ProducerId(producer), Clock(clock), flags)
     assert built.version == 1
     assert split_uuid(built) == (producer, clock, flags)
@@ -89,7 +86,6 @@ def test_a_uuid_holds_what_it_was_built_from(producer: bytes, clock: int, flags:
 
 @given(st.lists(st.one_of(st.none(), st.uuids(), st.text(max_size=40)), max_size=20), st.booleans())
 def test_columns_split_as_single_uuids_do(values: list[uuid.UUID | str | None], sliced: bool) -> None:
-    """A column of texts gives each row what the row alone gives, whatever its neighbours are."""
     column = pa.array([None if each is None else str(each) for each in values], pa.string())
     if sliced:
         column, values = column[1:], values[1:]
@@ -105,7 +101,7 @@ def test_columns_split_as_single_uuids_do(values: list[uuid.UUID | str | None], 
 
 
 def test_columns_take_binaries_and_capitals() -> None:
-    """UUIDs come as 16 bytes, as Protobuf has them, and in capitals, too; other lengths are invalid."""
+    """Protobuf stores a UUID as 16 bytes."""
     one = uuid.UUID(VECTORS[1][2])
     octets = split_uuids(pa.array([one.bytes, one.bytes[:15], None], pa.binary()))
     texts = [str(one).upper(), str(one).replace("-", "_"), str(one).replace("c", "g")]
@@ -115,7 +111,6 @@ def test_columns_take_binaries_and_capitals() -> None:
 
 
 def test_stamps_tick() -> None:
-    """A column of new UUIDs is what a publisher would give one by one."""
     texts = uuid_texts(stamp(PRODUCER, NOW, 3, CONTINUE_TXN)).to_pylist()
     clocks = [Clock(NOW + TICK * n) for n in range(3)]
     assert texts == [str(build_uuid(PRODUCER, clock, CONTINUE_TXN)) for clock in clocks]
