@@ -1,4 +1,4 @@
-"""Who runs which shard: Gazette's own scenarios, of an initial state, a change, and what must come of it."""
+"""Tests which member runs which shard, in Gazette's own scenarios of a state, a change and a result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ THREE = {"item-1": 1, "item-2": 2, "item-3": 3}
 
 
 def test_everything_is_placed_over_two_zones() -> None:
-    """Of six replicas, each member gets what it takes; each shard with two is in both zones."""
     cluster = Cluster(THREE, {"a/A1": 2, "a/A2": 2, "b/B": 4})
     cluster.settle()
     assert len(cluster.assignments) == 6
@@ -20,7 +19,7 @@ def test_everything_is_placed_over_two_zones() -> None:
 
 
 def test_three_replicas_on_three_members() -> None:
-    """Large limits do not keep a shard from all members that it needs (Gazette's issue 157)."""
+    """Large member limits must not keep replicas from other members (Gazette's issue 157)."""
     shards = {f"item-{number}": 3 for number in range(7)}
     cluster = Cluster(shards, {"a/A1": 1024, "a/A2": 1024, "b/B1": 1024})
     cluster.settle()
@@ -28,7 +27,7 @@ def test_three_replicas_on_three_members() -> None:
 
 
 def test_a_replica_is_replaced_only_by_one_that_can_take_over() -> None:
-    """While the new member's replicas play their logs, those of the old member stay as they are."""
+    """The old replicas stay while the new ones still play their logs."""
     before = """
         item-1 a/A 0
         item-2 a/old 0
@@ -52,7 +51,7 @@ def test_a_replica_is_replaced_only_by_one_that_can_take_over() -> None:
     ]
     cluster.catch_up()
     cluster.settle()
-    # Each member has one primary: the load of primaries decides who is promoted.
+    # The member with the fewest primaries is promoted.
     assert cluster.show().splitlines() == [
         "item-1 a/A 0",
         "item-2 a/new 1",
@@ -64,7 +63,6 @@ def test_a_replica_is_replaced_only_by_one_that_can_take_over() -> None:
 
 
 def test_replicas_that_cannot_take_over_are_never_few_enough_to_remove() -> None:
-    """Nothing is removed while no replica has caught up."""
     cluster = Cluster(
         {"item-2": 2}, {"a/new": 3, "a/old": 0, "b/B": 3}, "item-2 a/old 0\nitem-2 b/B 1", Code.IDLE
     )
@@ -74,7 +72,6 @@ def test_replicas_that_cannot_take_over_are_never_few_enough_to_remove() -> None
 
 
 def test_a_limit_that_is_raised_takes_load_in_proportion() -> None:
-    """A stable allocation changes only by what evens out the load."""
     before = """
         item-1 b/B 0
         item-2 a/A 0
@@ -95,7 +92,6 @@ def test_a_limit_that_is_raised_takes_load_in_proportion() -> None:
 
 
 def test_the_number_of_replicas_changes() -> None:
-    """Added replicas are added, and surplus ones removed, without moving others."""
     before = "item-1 b/B 0\nitem-2 a/A1 0\nitem-2 b/B 1\nitem-3 a/A1 0\nitem-3 a/A2 1\nitem-3 b/B 2"
     cluster = Cluster(THREE, {"a/A1": 2, "a/A2": 2, "b/B": 4}, before)
     assert cluster.settle() == 0
@@ -106,7 +102,6 @@ def test_the_number_of_replicas_changes() -> None:
 
 
 def test_too_few_places() -> None:
-    """As much as possible is placed, nothing is taken away for that, and new members are used."""
     cluster = Cluster(THREE, {"a/A1": 1})
     cluster.settle()
     assert len(cluster.assignments) == 1
@@ -121,7 +116,6 @@ def test_too_few_places() -> None:
 
 
 def test_a_second_zone() -> None:
-    """Shards whose replicas are all in one zone get one in the other, when there is one."""
     shards = {"item-1": 2, "item-2": 2}
     cluster = Cluster(shards, {"a/A1": 2, "a/A2": 2})
     cluster.settle()
@@ -129,14 +123,14 @@ def test_a_second_zone() -> None:
     cluster.settle()
     for shard in shards:
         assert {zone for held, (zone, _) in cluster.assignments if held == shard} == {"a", "b"}
-    # Without it, one zone is better than too few replicas.
+    # Without the second zone, replicas in one zone are better than too few.
     cluster.lose("b/B")
     cluster.settle()
     assert cluster.loads() == {"a/A1": 2, "a/A2": 2}
 
 
 def test_a_member_is_lost() -> None:
-    """Its shards go to the others, whose own stay. The primary that is gone is replaced at once."""
+    """A lost primary is replaced at once, and no other shard moves."""
     shards = {f"item-{number}": 2 for number in range(6)}
     cluster = Cluster(shards, {"a/1": 10, "b/2": 10, "c/3": 10})
     cluster.settle()
@@ -151,7 +145,6 @@ def test_a_member_is_lost() -> None:
 
 
 def test_a_new_member_gets_its_share() -> None:
-    """Loads are even after it, and no more shards were moved than that takes."""
     cluster = Cluster({f"item-{number}": 1 for number in range(12)}, {"a/1": 100, "a/2": 100})
     cluster.settle()
     cluster.moves = 0
@@ -162,13 +155,12 @@ def test_a_new_member_gets_its_share() -> None:
 
 
 def test_members_that_exit_shed_their_shards() -> None:
-    """All of them, as long as the others have room; the leader may be one of them."""
     cluster = Cluster({f"item-{number}": 2 for number in range(4)}, {f"a/{name}": 5 for name in "1234"})
     cluster.settle()
     cluster.exiting |= {"a/1"}
     cluster.settle()
     assert cluster.loads()["a/1"] == 0
-    # Two must stay for two replicas. Of the three that exit now, the oldest go.
+    # Two members are needed for two replicas, so only the older of the two exiting ones is emptied.
     cluster.lose("a/1")
     cluster.exiting = {"a/2", "a/3"}
     cluster.settle()
@@ -176,7 +168,7 @@ def test_members_that_exit_shed_their_shards() -> None:
 
 
 def test_members_that_exit_keep_what_nobody_else_has_room_for() -> None:
-    """A rolling restart of a full cluster loses no replica."""
+    """A rolling restart of a full cluster must not lose a replica."""
     cluster = Cluster({f"item-{number}": 1 for number in range(6)}, {"a/1": 4, "a/2": 4})
     cluster.settle()
     cluster.exiting = {"a/1"}
@@ -185,7 +177,6 @@ def test_members_that_exit_keep_what_nobody_else_has_room_for() -> None:
 
 
 def test_a_shard_that_is_gone_leaves_nothing_behind() -> None:
-    """Assignments of deleted shards are removed, those of disabled ones as well."""
     cluster = Cluster({"item-1": 1, "item-2": 1}, {"a/1": 5}, "gone a/1 0\nitem-1 a/1 0\nitem-2 a/1 0")
     cluster.shards["item-2"] = 0
     cluster.settle()
@@ -203,13 +194,12 @@ def test_a_shard_that_is_gone_leaves_nothing_behind() -> None:
     ],
 )
 def test_who_can_take_over(code: int, primary: int, expected: bool) -> None:
-    """Consistent is who stands by, and who has failed if the primary has failed, too."""
+    """A failed replica counts as consistent if its primary has failed, too."""
     of_shard = [ShardAssignment("s", "a", "1", 0, primary), ShardAssignment("s", "a", "2", 1, code)]
     assert is_consistent(of_shard[1], of_shard) is expected
 
 
 def test_the_leader_came_first() -> None:
-    """Of members that came at one revision, the first by name leads."""
     members = [
         ClusterMember("b", "1", 1, create_revision=5),
         ClusterMember("a", "2", 1, create_revision=7),

@@ -1,4 +1,4 @@
-"""Both hosts call an application alike: hooks come in pairs, and errors name the step."""
+"""Tests that both hosts call an application in the same order, and that errors name the step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENVELOPE = messages("A1O")[0]
 
 
 class Recording:
-    """An application that notes its calls, and fails in one of them."""
+    """An application that records its calls and fails in one of them."""
 
     def __init__(self, failing: str = "", error: Exception | None = None) -> None:
         self.calls: list[str] = []
@@ -48,19 +48,15 @@ class Recording:
 
 
 class OneShard:
-    """Has a spec, and nothing else."""
-
     spec = pc.ShardSpec(id="shard-000")
 
 
 def calls_of(app: Recording) -> ApplicationCalls:
-    """Return the calls of an application for a shard without a store."""
     typed = cast("Application[Any]", app)
     return ApplicationCalls(typed, cast(Shard, OneShard()), None, cast(Any, None))
 
 
 def run(calls: ApplicationCalls, commit: Future[None], envelope: Envelope = ENVELOPE) -> None:
-    """Run a transaction of one message, as hosts do."""
     try:
         calls.begin()
         assert calls.consume(envelope)
@@ -72,7 +68,6 @@ def run(calls: ApplicationCalls, commit: Future[None], envelope: Envelope = ENVE
 
 
 def test_a_transaction_in_order() -> None:
-    """The application gets the commit when it starts."""
     app, commit = Recording(), Future[None]()
     run(calls_of(app), commit)
     assert app.calls == ["begin_txn", "consume_message", "finalize_txn", "finish_txn"]
@@ -84,7 +79,7 @@ def test_a_transaction_in_order() -> None:
     [("begin_txn", 0), ("consume_message", 1), ("finalize_txn", 1), ("finish_txn", 1)],
 )
 def test_what_has_begun_is_finished_once(failing: str, finishes: int) -> None:
-    """Whatever fails, the error names the step, and a transaction that began is finished with the error."""
+    """``finish_txn`` gets the error, and is called even after a failure."""
     app = Recording(failing)
     with pytest.raises(ShardFailedError, match="OSError: on purpose") as raised:
         run(calls_of(app), Future())
@@ -95,7 +90,7 @@ def test_what_has_begun_is_finished_once(failing: str, finishes: int) -> None:
 
 
 def test_only_a_later_message_may_be_deferred() -> None:
-    """A transaction whose first message is deferred would be empty, and so would the next one."""
+    """A transaction without its first message would be empty, and so would the next one."""
     app = Recording(error=DeferToNextTransaction())
     calls = calls_of(app)
     calls.begin()
@@ -110,7 +105,6 @@ def test_only_a_later_message_may_be_deferred() -> None:
 
 
 def test_the_first_error_is_the_one_that_counts(caplog: pytest.LogCaptureFixture) -> None:
-    """A finish_txn that fails after another error is logged, and does not replace it."""
     app = Recording("finish_txn")
     calls = calls_of(app)
     calls.begin()

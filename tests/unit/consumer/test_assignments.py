@@ -1,4 +1,4 @@
-"""The states of an assignment follow each other in one order; a failed shard is started again later."""
+"""Tests the order of an assignment's states, and when a failed shard is restarted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ Code = pc.ReplicaStatus.Code
 
 
 def test_a_shard_with_a_log_plays_it_first() -> None:
-    """It goes from IDLE through BACKFILL and STANDBY to PRIMARY."""
     life = Lifecycle()
     for code in (Code.BACKFILL, Code.STANDBY, Code.PRIMARY):
         life.become(code)
@@ -20,7 +19,7 @@ def test_a_shard_with_a_log_plays_it_first() -> None:
 
 
 def test_a_shard_without_a_log_is_a_standby_at_once() -> None:
-    """BACKFILL is left out; PRIMARY comes after STANDBY only."""
+    """There is no log to play, so BACKFILL is skipped."""
     life = Lifecycle()
     with pytest.raises(TransactionOrderError, match="from IDLE to PRIMARY"):
         life.become(Code.PRIMARY)
@@ -30,7 +29,6 @@ def test_a_shard_without_a_log_is_a_standby_at_once() -> None:
 
 
 def test_failed_is_final() -> None:
-    """The first error is the one that is shown, and no state follows."""
     life = Lifecycle()
     life.fail(ValueError("first"))
     life.fail(ValueError("second"))
@@ -50,24 +48,21 @@ def test_failed_is_final() -> None:
     ids=["short", "without-text", "longest", "surrogate"],
 )
 def test_error_texts(error: BaseException, text: str) -> None:
-    """A status shows an error's text, or its class."""
     assert error_text(error) == text
 
 
 def test_long_errors_are_cut() -> None:
-    """A text of more than 2,048 characters says that it is cut."""
     text = error_text(ValueError("é" * 5000))
     assert (len(text), text[:3], text[-15:]) == (MAX_ERROR_CHARS, "ééé", " ...[truncated]")
 
 
 def test_delays_double_up_to_the_longest() -> None:
-    """From a second to a minute."""
     policy = RestartPolicy()
     assert [policy.delay_s(failures) for failures in (1, 2, 3, 6, 7, 10_000)] == [1, 2, 4, 32, 60, 60]
 
 
 def test_a_shard_that_ran_long_begins_again() -> None:
-    """Failures count in a row only; restarts are counted for good."""
+    """Only consecutive failures lengthen the delay; restarts are counted forever."""
     restarts = Restarts(RestartPolicy(), started_s=0)
     for at, delay_s in ((1, 1), (3, 2), (310, 1), (320, 2)):
         assert restarts.fail(at) == delay_s
@@ -80,6 +75,6 @@ def test_a_shard_that_ran_long_begins_again() -> None:
 
 @pytest.mark.parametrize(("first_s", "max_s", "stable_s"), [(0, 1, 1), (2, 1, 1), (1, 1, 0)])
 def test_delays_that_make_no_sense(first_s: float, max_s: float, stable_s: float) -> None:
-    """A delay of nothing would restart without pause."""
+    """A delay of 0 would restart without a pause."""
     with pytest.raises(OptionError, match="first_s <= max_s"):
         RestartPolicy(first_s, max_s, stable_s)

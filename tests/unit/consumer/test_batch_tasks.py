@@ -1,4 +1,4 @@
-"""Micro-batches of hostile records: the tasks run in this process, on an embedded broker."""
+"""Tests micro-batches with hostile records; tasks run in this process, on an embedded broker."""
 
 from __future__ import annotations
 
@@ -27,20 +27,17 @@ HALF = "half \ud800"
 
 
 class LastText(Application[JsonStore]):
-    """Keeps the last text, under an entry that a subclass may name."""
+    """Keeps the last text of a shard in its state."""
 
     def new_store(self, shard: Shard) -> JsonStore:
-        """Return an empty store."""
         return shard.json_store(initial={})
 
     def new_message(self, _spec: pb.JournalSpec, record: bytes) -> Message:
-        """Return the record's document."""
         return read_document(record)
 
     def consume_message(
         self, _shard: Shard, store: JsonStore, envelope: Envelope, _publisher: Publisher
     ) -> None:
-        """Keep the text of a message."""
         if split_uuid(envelope.message.get_uuid())[2] != ACK_TXN:
             self.keep(store, text_of(envelope))
 
@@ -48,51 +45,44 @@ class LastText(Application[JsonStore]):
         """Publish nothing."""
 
     def keep(self, store: JsonStore, text: str) -> None:
-        """Keep a text."""
         store.state["last"] = text
 
 
 class ByText(LastText):
-    """Names the entry as the text."""
+    """Uses each text as a key of the state."""
 
     def keep(self, store: JsonStore, text: str) -> None:
-        """Keep a text."""
         store.state[text] = True
 
 
 class KeyedByText(ByText):
-    """Declares the text as the key."""
+    """Declares the text as the message's key."""
 
     def key_of(self, envelope: Envelope) -> str:
-        """Return the text."""
         return text_of(envelope)
 
 
 class Quoting(LastText):
-    """Refuses texts with an error that quotes them."""
+    """Refuses the hostile text with an error that quotes it."""
 
     def keep(self, store: JsonStore, text: str) -> None:
-        """Keep a text, unless it is the hostile one."""
         if text == HALF:
             raise ValueError(f"cannot count {text}")
         super().keep(store, text)
 
 
 def its_journal(message: Message) -> tuple[str, str]:
-    """Return the journal that a document names."""
     assert isinstance(message, Document)
     return message.fields["journal"], CONTENT_TYPE_NDJSON
 
 
 def text_of(envelope: Envelope) -> str:
-    """Return a message's text."""
     assert isinstance(envelope.message, Document)
     return str(envelope.message.fields["text"])
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of an embedded broker."""
     with (
         EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker,
         Client(broker.endpoint, timeout_s=30) as opened,
@@ -129,13 +119,11 @@ def consume(client: Client) -> Consumer:
 
 
 def failures(shards: SparkShards) -> dict[str, str]:
-    """Return the error of each shard that failed."""
     statuses = {shard.spec.id: shard.status for shard in shards.table.running()}
     return {name: "".join(status.errors) for name, status in statuses.items() if status.errors}
 
 
 def test_a_state_may_have_half_of_a_surrogate_pair(consume: Consumer) -> None:
-    """It is stored by its escape, and is the same text when it is read."""
     shards, table = consume(LastText())
     assert failures(shards) == {}
     assert table.state["hostile"] == {("state", "last"): r'"half \ud800"'}
@@ -146,7 +134,6 @@ def test_a_state_may_have_half_of_a_surrogate_pair(consume: Consumer) -> None:
 def test_a_key_that_no_table_can_store_fails_its_shard_only(
     consume: Consumer, app: Application[JsonStore]
 ) -> None:
-    """The error names the key and says why."""
     shards, table = consume(app)
     failed = failures(shards)
     assert list(failed) == ["hostile"]
@@ -155,7 +142,7 @@ def test_a_key_that_no_table_can_store_fails_its_shard_only(
 
 
 def test_an_error_that_quotes_a_record_fails_its_shard_only(consume: Consumer) -> None:
-    """Its text is shown, although no table and no protobuf message can hold it."""
+    """The quoted text can be stored neither in a table nor in a protobuf message, so it is escaped."""
     shards, table = consume(Quoting())
     assert failures(shards).keys() == {"hostile"}
     assert r"cannot count half \ud800" in failures(shards)["hostile"]
@@ -163,7 +150,7 @@ def test_an_error_that_quotes_a_record_fails_its_shard_only(consume: Consumer) -
 
 
 def test_a_task_holds_a_few_large_rows_of_state_at_a_time(client: Client) -> None:
-    """Batches of results are as small as those of messages, although state is text and not bytes."""
+    """Result batches are limited like message batches, although state is text."""
     options = parse_write_options({"brokerAddress": client.endpoint})
     job = Job("tests", LastText(), options, (), {"shard": shard_spec("shard", ["a/journal"])}, {})
     large = "x" * (BATCH_BYTES // 2)

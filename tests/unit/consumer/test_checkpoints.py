@@ -1,4 +1,4 @@
-"""A checkpoint says what a sequencer and an append have to know."""
+"""Tests that a checkpoint has all that a sequencer and an append need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ INTENTS = [AckIntent("b/x", b"\0ack"), AckIntent("b/y", b"ack\n")]
 
 
 def test_a_checkpoint_comes_back() -> None:
-    """What it is built of is what it tells, also after it was serialized."""
     stored = pc.Checkpoint.FromString(build_checkpoint(READ, INTENTS).SerializeToString())
     assert read_through(stored) == READ.offsets
     assert producer_states(stored) == list(STATES)
@@ -32,13 +31,11 @@ def test_a_checkpoint_comes_back() -> None:
 
 
 def test_a_sequencer_goes_on_there() -> None:
-    """Its checkpoint is the one it was made of."""
     made = sequencer_of(build_checkpoint(READ), pc.ShardSpec(ring_buffer_size=3))
     assert made.checkpoint() == READ
 
 
 def test_a_source_is_read_from_its_offset_or_minimum() -> None:
-    """The larger one counts; a journal without a checkpoint begins at 0."""
     stored = build_checkpoint(READ)
     offsets = [
         start_offset(stored, pc.ShardSpec.Source(journal=journal, min_offset=at))

@@ -1,4 +1,4 @@
-"""Hints survive their store, rotate, and are refused when they are of something else."""
+"""Tests that hints survive their store, rotate, and are refused if they are of another kind."""
 
 from __future__ import annotations
 
@@ -45,12 +45,11 @@ AS_GO_WRITES_IT = (
 
 
 def numbered(number: int) -> pr.FSMHints:
-    """Return hints that can be told from others."""
     return pr.FSMHints(log=f"recovery/log/{number}")
 
 
 def test_the_json_is_gos() -> None:
-    """Hints are written as Go's encoder writes them, and read in both forms that Gazette has."""
+    """The JSON is that of Go's encoder, and both of Gazette's forms are read."""
     assert hints_to_json(HINTS).decode() == AS_GO_WRITES_IT
     assert hints_from_bytes(AS_GO_WRITES_IT.encode(), "key") == HINTS
     assert hints_from_bytes(HINTS.SerializeToString(), "key") == HINTS
@@ -62,13 +61,12 @@ def test_the_json_is_gos() -> None:
     "value", [b"{", b"[]", b"", b'{"log":5}', b'{"live_nodes":[]}', b"\xff\xff"], ids=repr
 )
 def test_what_is_no_hints_is_refused(value: bytes) -> None:
-    """The error names where the bytes are from."""
     with pytest.raises(StoreFormatError, match="some/key: it contains no hints"):
         hints_from_bytes(value, "some/key")
 
 
 def test_a_folder_keeps_hints(tmp_path: Path) -> None:
-    """Another process finds what one has kept, and never a part of it."""
+    """Another process never sees a partly written file."""
     kept = FileHints(tmp_path / "hints")
     assert kept.get("/gazette/hints/a/shard.primary") is None
     assert len(kept) == 0
@@ -88,7 +86,6 @@ def test_a_folder_keeps_hints(tmp_path: Path) -> None:
 
 
 def test_damaged_hints_are_left_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A shard whose primary hints are damaged recovers from a backup, and the log says so."""
     kept = FileHints(tmp_path)
     kept["/a.primary"], kept["/a.backup.0"] = HINTS, numbered(0)
     (tmp_path / "a.primary").write_bytes((tmp_path / "a.primary").read_bytes().replace(b"511", b"512"))
@@ -99,13 +96,12 @@ def test_damaged_hints_are_left_aside(tmp_path: Path, caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("key", ["/../outside", "", "/"], ids=repr)
 def test_keys_stay_in_the_folder(tmp_path: Path, key: str) -> None:
-    """A key that is no path below the folder is refused."""
     with pytest.raises(ValueError, match="expected a key of hints"):
         FileHints(tmp_path / "hints")[key] = HINTS
 
 
 def test_backups_move_up() -> None:
-    """The newest recovery is the first backup, and only the oldest one is dropped."""
+    """The newest recovery becomes the first backup, and only the oldest one is dropped."""
     keys = ["0", "1", "2"]
     kept: dict[str, pr.FSMHints] = {"unrelated": HINTS}
     for number in range(5):
@@ -113,14 +109,13 @@ def test_backups_move_up() -> None:
     assert [kept[key] for key in keys] == [numbered(4), numbered(3), numbered(2)]
     del kept["1"]
     keep_recovered_hints(kept, keys, numbered(5))
-    # The gap is filled; what is behind it stays.
+    # The gap is filled, and later backups stay in place.
     assert [kept[key] for key in keys] == [numbered(5), numbered(4), numbered(2)]
     keep_recovered_hints(kept, [], numbered(6))
     assert kept["unrelated"] == HINTS
 
 
 def test_the_primarys_hints_come_first() -> None:
-    """A shard recovers from its primary's hints, else from the newest backup, else from its log alone."""
     stored = pc.GetHintsResponse(backup_hints=[{}, {"hints": {"log": LOG}}])
     assert pick_hints(pc.GetHintsResponse(backup_hints=[{}]), LOG) == pr.FSMHints(log=LOG)
     assert pick_hints(stored, LOG) == pr.FSMHints(log=LOG)

@@ -1,4 +1,4 @@
-"""An inbox keeps the order of messages, and lets nobody wait in vain."""
+"""Tests that an inbox keeps the order of messages and never leaves a reader waiting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ WAIT_S = 30.0
 
 
 def taken(inbox: Inbox) -> list[Envelope]:
-    """Take all messages."""
     found = []
     while (envelope := inbox.take()) is not None:
         found.append(envelope)
@@ -25,7 +24,6 @@ def taken(inbox: Inbox) -> list[Envelope]:
 
 
 def test_messages_keep_their_order() -> None:
-    """What is put while another part is being taken comes behind it."""
     inbox = Inbox(10)
     inbox.put(ENVELOPES[0])
     inbox.put(ENVELOPES[1])
@@ -35,7 +33,6 @@ def test_messages_keep_their_order() -> None:
 
 
 def test_an_error_comes_behind_the_messages() -> None:
-    """It is raised when the messages before it are taken, and again after that, whoever reads on."""
     inbox = Inbox(10)
     inbox.put(ENVELOPES[0])
     inbox.fail(RecordError("a", 10, "first"))
@@ -48,7 +45,6 @@ def test_an_error_comes_behind_the_messages() -> None:
 
 
 def test_readers_wait_for_room() -> None:
-    """A full inbox holds its reader until the taker has taken over what is there."""
     inbox = Inbox(1)
     inbox.put(ENVELOPES[0])
     reader = threading.Thread(target=inbox.put, args=(ENVELOPES[1],))
@@ -60,7 +56,6 @@ def test_readers_wait_for_room() -> None:
 
 @pytest.mark.parametrize("end", [Inbox.close, lambda inbox: inbox.fail(RecordError("a", 0, "broken"))])
 def test_the_end_lets_readers_go(end: Callable[[Inbox], None]) -> None:
-    """A reader that waits for room is told that the inbox is closed, or has an error."""
     inbox = Inbox(1)
     inbox.put(ENVELOPES[0])
     answers: list[bool] = []
@@ -73,7 +68,6 @@ def test_the_end_lets_readers_go(end: Callable[[Inbox], None]) -> None:
 
 @pytest.mark.parametrize("event", ["message", "error", "wake", "close"])
 def test_events_end_a_wait(event: str) -> None:
-    """Whatever happens before or during a wait ends it."""
     inbox = Inbox(1)
     waiter = threading.Thread(target=inbox.wait, args=(WAIT_S,), kwargs={"for_messages": True})
     waiter.start()
@@ -91,7 +85,7 @@ def test_events_end_a_wait(event: str) -> None:
 
 
 def test_messages_do_not_end_another_wait() -> None:
-    """A taker that waits for the predecessor only is not woken by messages, and by an event once."""
+    """A wait for the predecessor must not end for each message."""
     inbox = Inbox(1)
     inbox.put(ENVELOPES[0])
     inbox.wake()

@@ -1,4 +1,4 @@
-"""JSON messages keep their UUID where Gazette's tools look for it."""
+"""Tests that JSON messages have their UUID where Gazette's tools expect it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ SPEC = pb.JournalSpec(name="a/journal")
 
 
 def test_a_message_comes_back() -> None:
-    """Its members and UUID are those that were written, on one line."""
     message = JsonMessage({"text": "ä\n", "n": [1, None]})
     message.set_uuid(build_uuid(new_producer_id(), Clock(160), CONTINUE_TXN))
     record = bytes(message)
@@ -29,13 +28,13 @@ def test_a_message_comes_back() -> None:
 
 @pytest.mark.parametrize("record", [rb'{"a":"\ud800\\"}', rb'{"\\\udfff":"\ud83d\ude00"}'])
 def test_what_can_be_read_can_be_published(record: bytes) -> None:
-    """Half of a surrogate pair is as valid in JSON as a whole one."""
+    """JSON allows half of a surrogate pair."""
     message = JsonMessage.parse(SPEC, record)
     assert JsonMessage.parse(SPEC, bytes(message)) == message
 
 
 def test_an_acknowledgement_is_nothing_else() -> None:
-    """It has no members, and is known by its flags."""
+    """It has no fields besides its UUID, whose flags identify it."""
     acknowledgement = JsonMessage({"n": 1}).new_acknowledgement("a/journal")
     acknowledgement.set_uuid(build_uuid(new_producer_id(), Clock(160), ACK_TXN))
     parsed = JsonMessage.parse(SPEC, bytes(acknowledgement))
@@ -44,12 +43,11 @@ def test_an_acknowledgement_is_nothing_else() -> None:
 
 @pytest.mark.parametrize("record", [b"{}", b'{"_meta":null}', b'{"_meta":{"uuid":""}}'])
 def test_a_message_without_a_uuid_opts_out(record: bytes) -> None:
-    """It has the nil UUID, which is not sequenced."""
+    """The sequencer ignores a nil UUID."""
     assert JsonMessage.parse(SPEC, record) == JsonMessage({}, NIL_UUID)
 
 
 @pytest.mark.parametrize("record", [b"", b"[1]", b"\xff", b'{"_meta":1}', b'{"_meta":{"uuid":"x"}}'])
 def test_other_records_are_refused(record: bytes) -> None:
-    """The error names the journal and shows the record."""
     with pytest.raises(MessageError, match=r"a/journal.*not a JSON object"):
         JsonMessage.parse(SPEC, record)

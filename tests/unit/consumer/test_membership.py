@@ -1,4 +1,4 @@
-"""A membership says in time that its lease is lost."""
+"""Tests that a membership reports in time that its lease is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gazette_spark.protocol import etcd_pb2 as pe
 
 
 class _Etcd:
-    """An Etcd that grants a short lease, which cannot be renewed."""
+    """An Etcd that grants a short lease and cannot renew it."""
 
     def grant(self, _ttl_s: int) -> Lease:
         return Lease(1, 0.5)
@@ -24,10 +24,10 @@ class _Etcd:
 
 
 def test_a_lease_that_cannot_be_renewed_is_lost_whatever_the_reason() -> None:
-    """Shards have to stop before others get them."""
+    """Shards have to stop before other members get them."""
     lost = threading.Event()
     etcd = _Etcd()
-    with Membership(etcd, "/app/members/a#b", pc.ConsumerSpec(), 1, lost.set) as membership:  # type: ignore[arg-type]  # As much of Etcd as is needed.
+    with Membership(etcd, "/app/members/a#b", pc.ConsumerSpec(), 1, lost.set) as membership:  # type: ignore[arg-type]  # Only the part of Etcd that is needed.
         assert membership.announce(threading.Event()) is membership
         assert lost.wait(10)
         assert membership.lost.is_set()

@@ -1,4 +1,4 @@
-"""What a micro-batch reads for whom, and what its results commit."""
+"""Tests what a micro-batch reads for which shard, and what its results commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ FAR = 1 << 40
 
 
 def checkpoint(*intents: str, **sources: int) -> pc.Checkpoint:
-    """Return a checkpoint of sources that were read through, with intents of journals."""
     made = pc.Checkpoint(ack_intents=dict.fromkeys(intents, b"ack"))
     for journal, offset in sources.items():
         made.sources[journal].read_through = offset
@@ -36,18 +35,15 @@ def planned(
     heads: dict[str, int],
     limit: int = FAR,
 ) -> Plan:
-    """Plan for shards of sources with their least offsets."""
     specs = [shard_spec(shard_id, sources) for shard_id, sources in shards.items()]
     return plan(specs, checkpoints, heads, dict.fromkeys(shards, limit))
 
 
 def reads(found: Plan) -> list[tuple[str, int, int, tuple[str, ...]]]:
-    """Return journal, begin and end of each read, and the shards it is for."""
     return [(each.journal, each.begin, each.until, each.shards) for each in found.reads]
 
 
 def test_shards_at_one_place_share_a_read() -> None:
-    """A shard that is behind, or is new, gets a read of its own; one that has read all gets none."""
     found = planned(
         {"even": {"left": 0}, "with": {"left": 0, "right": 0}, "behind": {"left": 0}, "fresh": {"left": 7}},
         {"even": checkpoint(left=50), "with": checkpoint(left=50, right=9), "behind": checkpoint(left=20)},
@@ -62,7 +58,7 @@ def test_shards_at_one_place_share_a_read() -> None:
 
 
 def test_other_states_of_producers_are_another_place() -> None:
-    """Shards that know of different open transactions do not share a read."""
+    """The shards have different open transactions, so the same bytes mean different messages."""
     pending = checkpoint(left=50)
     pending.sources["left"].producers.add(id=b"\x01" * 6).state.begin = 20
     found = planned(
@@ -74,7 +70,7 @@ def test_other_states_of_producers_are_another_place() -> None:
 
 
 def test_a_read_is_as_long_as_its_most_modest_shard_allows() -> None:
-    """The limit is counted from the begin of each read."""
+    """The limit counts from the begin of each read."""
     specs = [shard_spec("quick", ["left"]), shard_spec("slow", ["left"])]
     found = plan(specs, {}, {"left": 100}, {"quick": 60, "slow": 30})
     assert reads(found) == [("left", 0, 30, ("quick", "slow"))]
@@ -92,7 +88,6 @@ def test_a_read_is_as_long_as_its_most_modest_shard_allows() -> None:
     ],
 )
 def test_a_source_that_cannot_go_on_fails_its_shards_only(heads: dict[str, int], problem: str) -> None:
-    """Nothing is read for a shard of such a journal; others go on."""
     found = planned(
         {"both": {"left": 0, "right": 0}, "other": {"right": 0}}, {"both": checkpoint(left=50)}, heads
     )
@@ -103,19 +98,18 @@ def test_a_source_that_cannot_go_on_fails_its_shards_only(heads: dict[str, int],
 
 
 def test_a_least_offset_past_the_end_is_waited_for() -> None:
-    """A shard may begin at an offset that is not written yet."""
+    """A shard may begin at an offset that has not been written yet."""
     found = planned({"late": {"left": 500}}, {}, {"left": 100})
     assert found == Plan()
 
 
 def source(shard: str, journal: str, read_through: int) -> Result:
-    """Return the result of a read."""
     data = pc.Checkpoint.Source(read_through=read_through).SerializeToString()
     return Result(shard, SOURCE, journal, data=data)
 
 
 def test_a_checkpoint_is_of_all_sources_and_this_transactions_intents() -> None:
-    """Sources that were not read stay; intents of the tasks of a shard are joined, older ones are gone."""
+    """Intents of all tasks of a shard are joined; those of earlier transactions are dropped."""
     found = planned(
         {"both": {"left": 0, "right": 0}}, {"both": checkpoint("old", right=9)}, {"left": 100, "right": 9}
     )
@@ -139,7 +133,6 @@ def test_a_checkpoint_is_of_all_sources_and_this_transactions_intents() -> None:
 
 
 def test_nothing_is_committed_of_a_shard_that_failed() -> None:
-    """One task's failure is the shard's, whatever its other tasks returned; the first counts."""
     found = planned({"good": {"left": 0}, "poor": {"left": 0}}, {}, {"left": 100})
     settled = settle(
         found,
@@ -157,7 +150,7 @@ def test_nothing_is_committed_of_a_shard_that_failed() -> None:
 
 
 def test_a_read_without_a_result_fails_the_shard() -> None:
-    """Messages must not be committed without the place up to which they were read."""
+    """Without the offset up to which a task read, its messages would be read again."""
     found = planned({"both": {"left": 0, "right": 0}}, {}, {"left": 100, "right": 50})
     settled = settle(found, {}, [source("both", "left", 100)])
     assert settled.checkpoints == {}
@@ -165,7 +158,7 @@ def test_a_read_without_a_result_fails_the_shard() -> None:
 
 
 def test_a_shard_that_got_no_further_commits_nothing() -> None:
-    """A journal may end within a message: that is no transaction."""
+    """The journal may end inside a message."""
     found = planned({"half": {"left": 0}}, {"half": checkpoint(left=50)}, {"left": 60})
     assert settle(found, {"half": checkpoint(left=50)}, [source("half", "left", 50)]).checkpoints == {}
 
@@ -182,6 +175,6 @@ def test_a_shard_that_got_no_further_commits_nothing() -> None:
 def test_a_shard_reads_as_much_as_it_can_consume_in_its_longest_transaction(
     pace: float | None, expected: int
 ) -> None:
-    """The bytes are shared by its journals, and lie between the limits."""
+    """The shard's journals share the bytes."""
     spec = shard_spec("both", ["left", "right"], max_txn_s=10)
     assert batch_bytes(spec, pace, 64 << 20) == expected

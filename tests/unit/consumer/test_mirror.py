@@ -1,4 +1,4 @@
-"""The mirror of a cluster's keys: whether keys can have come from earlier ones, and which it leaves out."""
+"""Tests the mirror of a cluster's keys: which states may follow each other, and which keys it ignores."""
 
 from __future__ import annotations
 
@@ -38,13 +38,12 @@ A8 = pe.KeyValue(key=b"a", value=b"2", mod_revision=8)
     ],
 )
 def test_keys_follow_from_earlier_ones(keys: list[pe.KeyValue], revision: int, expected: bool) -> None:
-    """Whatever is not newer than the earlier revision has to be there before, as it is."""
+    """Keys that are older than the last revision must have been there before, unchanged."""
     before = {kv.key: kv for kv in (A3, B5)}
     assert follows(before, 6, {kv.key: kv for kv in keys}, revision) is expected
 
 
 def test_the_first_keys_follow() -> None:
-    """Before the first read there is nothing that could contradict."""
     assert follows({}, 0, {kv.key: kv for kv in (A3, B5)}, 6)
 
 
@@ -64,7 +63,7 @@ class _Etcd:
 
 @pytest.mark.parametrize("slot", ["00", "+1", "-1", " 1", "1_0", "٣", "x", ""])
 def test_a_slot_has_one_spelling(slot: str) -> None:
-    """A leader could not remove an assignment whose key it would spell otherwise, so it is left out."""
+    """A leader could not remove a key that it would spell differently, so the mirror ignores it."""
     etcd = _Etcd(
         "assign/shard#zone#member#0", f"assign/shard#zone#member#{slot}", "assign/shard#zone#other#12"
     )
@@ -78,7 +77,7 @@ def test_a_slot_has_one_spelling(slot: str) -> None:
 
 
 def test_a_shard_with_an_invalid_spec_is_left_alone() -> None:
-    """A leader would take it for a deleted one, and could do nothing else as long as its key exists."""
+    """A leader would take the shard for deleted, and be stuck while its key exists."""
     etcd = _Etcd("assign/deleted#zone#member#0", "assign/invalid#zone#member#0", "items/invalid")
     with ClusterMirror(etcd, "/app") as following:  # type: ignore[arg-type]  # As much of Etcd as is needed.
         following.start()
@@ -87,7 +86,7 @@ def test_a_shard_with_an_invalid_spec_is_left_alone() -> None:
 
 
 def test_a_mirror_survives_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its member keeps the lease, and would otherwise follow no change any more."""
+    """The member keeps its lease, so a dead mirror would miss all changes."""
     monkeypatch.setattr(mirror, "RETRY_S", 0.01)
     errors = iter([RuntimeError("can't start new thread")])
 

@@ -1,4 +1,4 @@
-"""Which operations of a recovery log count, and which segments of it rebuild the files."""
+"""Tests which operations of a recovery log count, and which segments rebuild the files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MINE, OTHER = 100, 200
 
 
 class Chain:
-    """Applies operations that fit, or nearly do."""
+    """Applies operations that fit, apart from the given fields."""
 
     def __init__(self, hints: pr.FSMHints | None = None) -> None:
         self.fsm = FSM(hints or pr.FSMHints(log=LOG))
         self.head = 0
 
     def apply(self, author: int = MINE, log: str = LOG, **fields: object) -> Verdict:
-        """Apply an operation; fields that are not given are those that fit."""
+        """Apply an operation. Fields that are not given are those that fit."""
         op = pr.RecordedOp(seq_no=self.fsm.next_seq_no, checksum=self.fsm.next_checksum, author=author)
         op.MergeFrom(pr.RecordedOp(**fields))  # type: ignore[arg-type]  # Fields by name.
         payload = op.SerializeToString()
@@ -34,12 +34,10 @@ class Chain:
         return self.fsm.apply(op, payload)
 
     def create(self, path: str, **fields: object) -> Verdict:
-        """Create a file."""
         return self.apply(create=pr.RecordedOp.Create(path=path), **fields)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 def link(fnode: int, path: str) -> pr.RecordedOp.Link:
-    """Return a link of a file."""
     return pr.RecordedOp.Link(fnode=fnode, path=path)
 
 
@@ -49,13 +47,13 @@ def link(fnode: int, path: str) -> pr.RecordedOp.Link:
     ids=["nothing", "digits", "zeros", "ones"],
 )
 def test_checksums_are_castagnolis(data: bytes, checksum: int) -> None:
-    """The checksum is CRC-32C, by the vectors of RFC 3720, in one piece or in two."""
+    """The checksum is CRC-32C; the vectors are those of RFC 3720."""
     assert crc32c(data) == checksum
     assert crc32c(data[5:], crc32c(data[:5])) == checksum
 
 
 def test_fences_are_in_base_32() -> None:
-    """The register of an author is its number in base 32, as Gazette writes it."""
+    """Gazette writes an author's register as its number in base 32."""
     assert int(fence_of(0x1234ABCD).labels[0].value, 32) == 0x1234ABCD
     assert fence_of(31) == label_set({"author": "v"})
     assert fence_of(32) == label_set({"author": "10"})
@@ -68,18 +66,15 @@ def test_fences_are_in_base_32() -> None:
     ids=["name", "slashes", "doubled", "up", "out"],
 )
 def test_paths_are_clean(path: str, recorded: str) -> None:
-    """A recorded path begins with a slash and stays below the directory."""
     assert recorded_path(path) == recorded
 
 
 def test_the_directory_is_no_file() -> None:
-    """The directory itself cannot be recorded."""
     with pytest.raises(ValueError, match="below the recorded directory"):
         recorded_path("a/..")
 
 
 def test_what_does_not_continue_the_chain_changes_nothing() -> None:
-    """An operation of another number, checksum, or against the files leaves the state as it was."""
     chain = Chain()
     assert chain.create("/a") is Verdict.APPLIED
     before = chain.fsm.build_hints(LOG), chain.fsm.next_seq_no, chain.fsm.next_checksum
@@ -94,7 +89,6 @@ def test_what_does_not_continue_the_chain_changes_nothing() -> None:
 
 
 def test_a_file_lives_until_its_last_link() -> None:
-    """A file keeps its number through links, and is gone with the last one."""
     chain = Chain()
     chain.create("/a")
     assert chain.apply(link=link(1, "/b")) is Verdict.APPLIED
@@ -102,13 +96,13 @@ def test_a_file_lives_until_its_last_link() -> None:
     assert chain.fsm.links == {"/b": 1}
     assert chain.apply(unlink=link(1, "/b")) is Verdict.APPLIED
     assert chain.fsm.nodes == {}
-    # It counts all the same: the recorder may have known a file that a player need not.
+    # The operation counts anyway: the recorder may have had a file that the player does not need.
     assert chain.apply(write=pr.RecordedOp.Write(fnode=1, length=3)) is Verdict.NOT_TRACKED
     assert chain.fsm.next_seq_no == 6
 
 
 def test_properties_keep_their_paths() -> None:
-    """A property of an old log is kept, and no file takes its path."""
+    """Old logs have properties, whose paths no file may take."""
     chain = Chain()
     assert chain.apply(property=pr.Property(path="/IDENTITY", content="one")) is Verdict.APPLIED
     assert chain.create("/IDENTITY") is Verdict.PROPERTY_EXISTS
@@ -116,7 +110,7 @@ def test_properties_keep_their_paths() -> None:
 
 
 def test_hints_name_the_branch() -> None:
-    """With hints, operations of another author do not count, nor do files that were deleted."""
+    """Operations of other authors do not count."""
     chain = Chain()
     chain.create("/deleted")
     chain.create("/kept")
@@ -136,7 +130,7 @@ def test_hints_name_the_branch() -> None:
 
 
 def test_hints_skip_between_segments() -> None:
-    """After the last operation of a segment the next one expected is the first of the next segment."""
+    """After a segment's last operation, the next one is the first of the next segment."""
     chain = Chain()
     chain.create("/a")
     for _ in range(3):
@@ -152,7 +146,7 @@ def test_hints_skip_between_segments() -> None:
 
 
 def test_a_deleted_file_takes_no_path_between_hints() -> None:
-    """A segment makes no file that the hints do not name: its deletion may be skipped."""
+    """A segment may skip a file's deletion, so it must not create files that the hints omit."""
     chain = Chain()
     chain.create("/a")
     chain.create("/other", author=OTHER)
@@ -190,7 +184,6 @@ def test_a_deleted_file_takes_no_path_between_hints() -> None:
     ids=["no-log", "order", "no-segment", "fnode", "author", "offset", "last-offset", "log"],
 )
 def test_contradictions_in_hints_are_refused(change: Callable[[pr.FSMHints], object], problem: str) -> None:
-    """Hints that no recorder makes are an error that names the problem."""
     chain = Chain()
     chain.create("/a")
     chain.apply()
@@ -202,7 +195,7 @@ def test_contradictions_in_hints_are_refused(change: Callable[[pr.FSMHints], obj
 
 
 def segment(first: int, last: int, *, offset: int = 0, end: int = 0, author: int = MINE) -> Segment:
-    """Return a segment; its offsets are its numbers times ten if none are given."""
+    """Return a segment, by default with offsets that are ten times its operation numbers."""
     return Segment(author, first, offset or first * 10, 7, last, end or last * 10 + 10, LOG)
 
 
@@ -220,7 +213,6 @@ def segment(first: int, last: int, *, offset: int = 0, end: int = 0, author: int
     ids=["overlap", "overlap-turned", "covered", "adjacent", "disjoint", "bridge", "several"],
 )
 def test_segments_join(added: list[tuple[int, int]], joined: list[tuple[int, int]]) -> None:
-    """Segments that overlap or touch become one; the set stays in order."""
     found: list[Segment] = []
     for first, last in added:
         add_segment(found, segment(first, last))
@@ -228,7 +220,6 @@ def test_segments_join(added: list[tuple[int, int]], joined: list[tuple[int, int
 
 
 def test_joined_segments_keep_the_tightest_bounds() -> None:
-    """The larger first offset counts, and a known last offset."""
     found = [segment(1, 4, offset=5)]
     found[0] = replace(found[0], last_offset=0)
     add_segment(found, segment(1, 4, offset=9, end=50))
@@ -236,7 +227,6 @@ def test_joined_segments_keep_the_tightest_bounds() -> None:
 
 
 def test_segments_of_two_authors_do_not_join() -> None:
-    """Neighbours of different authors stay apart, and may not overlap."""
     found = [segment(1, 4)]
     add_segment(found, segment(5, 8, author=OTHER))
     assert len(found) == 2

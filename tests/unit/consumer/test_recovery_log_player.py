@@ -1,4 +1,4 @@
-"""A player rebuilds files through damage that costs nothing, and refuses what costs operations."""
+"""Tests that a player skips harmless damage and refuses a log that lost operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AUTHOR = 77
 
 
 class Host:
-    """A recorder on journals in memory, and players of its log."""
+    """A recorder on journals in memory, with players of its log."""
 
     def __init__(self, root: Path) -> None:
         self.journals = MemoryJournals()
@@ -31,11 +31,10 @@ class Host:
 
     @property
     def log(self) -> bytearray:
-        """The log's bytes."""
         return self.journals.content[LOG]
 
     def play(self, hints: pr.FSMHints | None = None, *, author: int = 0) -> Recovered:
-        """Play to the head, or to a hand-off."""
+        """Play to the write head, or hand off to ``author``."""
         self._made += 1
         player = Player(self.journals.client(), hints or pr.FSMHints(log=LOG), self._root / str(self._made))
         if author:
@@ -45,12 +44,11 @@ class Host:
         return player.play()
 
     def create(self, name: str, content: bytes) -> None:
-        """Write a file."""
         with self.files.create(name) as file:
             file.write(content)
 
     def append(self, **fields: object) -> None:
-        """Append an operation that fits, whatever the recorder would say of it."""
+        """Append an operation that fits, without the recorder's checks."""
         fsm = self.recorder._fsm
         op = pr.RecordedOp(seq_no=fsm.next_seq_no, checksum=fsm.next_checksum, author=AUTHOR)
         op.MergeFrom(pr.RecordedOp(**fields))  # type: ignore[arg-type]  # Fields by name.
@@ -59,7 +57,6 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """A host with a file of two writes."""
     made = Host(tmp_path)
     made.create("a", b"content")
     return made
@@ -67,7 +64,7 @@ def host(tmp_path: Path) -> Host:
 
 @pytest.mark.parametrize("junk", [b"x", b"\x66", b"junk" * 100, b"\x66\x33\x93", bytes(8)], ids=repr)
 def test_damage_is_skipped_to_the_next_operation(host: Host, junk: bytes) -> None:
-    """Bytes that are no operation cost nothing: neither those that follow nor the hand-off."""
+    """Bytes between operations are harmless, also before a hand-off."""
     host.log.extend(junk)
     host.create("b", b"after")
     host.log.extend(junk.rstrip(b"\x66\x33\x93") or b"x")
@@ -77,7 +74,7 @@ def test_damage_is_skipped_to_the_next_operation(host: Host, junk: bytes) -> Non
 
 
 def test_an_operation_that_is_cut_off_is_a_loss(host: Host) -> None:
-    """Appends are whole: a log that ends inside an operation has lost bytes."""
+    """Appends are atomic, so a log that ends inside an operation has lost bytes."""
     del host.log[-3:]
     with pytest.raises(RecoveryLogLossError, match="inside the operation"):
         host.play()
@@ -86,7 +83,7 @@ def test_an_operation_that_is_cut_off_is_a_loss(host: Host) -> None:
 
 @pytest.mark.parametrize("path", ["/../outside", "/a/../../outside", "/", "/.fnodes/3"], ids=repr)
 def test_paths_outside_of_the_directory_are_refused(host: Host, path: str) -> None:
-    """A log cannot make a player write elsewhere."""
+    """A log must not make a player write to other directories."""
     host.append(create=pr.RecordedOp.Create(path=path))
     with pytest.raises(RecordError, match="not below the recorded directory"):
         host.play()
@@ -102,7 +99,6 @@ def test_paths_outside_of_the_directory_are_refused(host: Host, path: str) -> No
     ids=["too-long", "no-message"],
 )
 def test_what_is_no_operation_is_refused(host: Host, frame: bytes, problem: str) -> None:
-    """A frame that holds no operation is an error with its offset."""
     at = len(host.log)
     host.log.extend(frame)
     with pytest.raises(RecordError, match=problem) as raised:
@@ -111,20 +107,20 @@ def test_what_is_no_operation_is_refused(host: Host, frame: bytes, problem: str)
 
 
 def test_negative_writes_are_refused(host: Host) -> None:
-    """A length below 0 would move the player back."""
+    """A negative length would move the player back."""
     host.append(write=pr.RecordedOp.Write(fnode=2, offset=0, length=-5))
     with pytest.raises(RecordError, match="negative"):
         host.play()
 
 
 def test_properties_become_files(host: Host) -> None:
-    """A property of an older Gazette is a file after the playback."""
+    """Logs of older Gazette versions have properties."""
     host.append(property=pr.Property(path="/IDENTITY", content="one"))
     assert files_below(host.play().directory) == {"a": b"content", "IDENTITY": b"one"}
 
 
 def test_a_pruned_log_is_played_from_hints(host: Host) -> None:
-    """What is gone before the hinted segments does no harm; without hints it is a loss."""
+    """Bytes before the hinted segments are not needed."""
     host.files.remove("a")
     host.create("b", b"kept")
     first = host.play().hints.live_nodes[0].segments[0].first_offset
@@ -136,7 +132,6 @@ def test_a_pruned_log_is_played_from_hints(host: Host) -> None:
 
 
 def test_a_hole_in_a_hinted_segment_is_a_loss(host: Host) -> None:
-    """Bytes of a hinted segment that are gone are an error, whether or not the hints know its end."""
     recorded, recovered = host.recorder.build_hints(0), host.play().hints
     host.journals.first_offsets[LOG] = len(host.log)
     for hints in (recorded, recovered):
@@ -145,7 +140,7 @@ def test_a_hole_in_a_hinted_segment_is_a_loss(host: Host) -> None:
 
 
 def test_a_log_without_a_hinted_operation_is_a_loss(host: Host) -> None:
-    """Hints of operations that the log does not hold are an error, not an older state."""
+    """The player must not return an older state."""
     hints = host.recorder.build_hints(0)
     hints.live_nodes[0].segments[0].last_seq_no += 1
     with pytest.raises(RecoveryLogLossError, match="without an operation that the hints name"):
@@ -153,7 +148,7 @@ def test_a_log_without_a_hinted_operation_is_a_loss(host: Host) -> None:
 
 
 def test_a_hand_off_is_repeated_until_it_fits(host: Host) -> None:
-    """When another recorder was faster, the player reads what that has done, and hands over after it."""
+    """If another recorder was faster, the player first reads its operations."""
     host.journals.before_hand_off = lambda: host.create("b", b"faster")
     recovered = host.play(author=5)
     assert files_below(recovered.directory) == {"a": b"content", "b": b"faster"}
@@ -163,7 +158,6 @@ def test_a_hand_off_is_repeated_until_it_fits(host: Host) -> None:
 
 
 def test_another_log_is_taken_over(host: Host) -> None:
-    """A recorder of another log than was played continues the chain there, and fences that log."""
     recovered = host.play(author=AUTHOR)
     other = MemoryService(host.journals)
     forked = Recorder("other/log", recovered.fsm, 5, recovered.directory, other.as_client())
@@ -175,7 +169,7 @@ def test_another_log_is_taken_over(host: Host) -> None:
 
 
 def test_a_recorder_is_not_used_after_a_failed_block(host: Host) -> None:
-    """When a block fails after an operation, log and files may differ: later blocks are refused."""
+    """After a failed operation, the log and the files may differ."""
     with pytest.raises(ValueError, match="no file '/missing' is recorded"), host.recorder.begin() as log:
         log.remove("missing")
     host.create("fine", b"")
@@ -192,7 +186,6 @@ def test_a_recorder_is_not_used_after_a_failed_block(host: Host) -> None:
 
 
 def test_slips_are_refused(host: Host, tmp_path: Path) -> None:
-    """Operations on files that are not there, or must not be, leave the recorder usable."""
     with host.recorder.begin() as log:
         with pytest.raises(ValueError, match="IDENTITY"):
             log.create("IDENTITY")

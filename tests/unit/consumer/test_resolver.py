@@ -1,4 +1,4 @@
-"""Where a shard is served is answered in Gazette's order."""
+"""Tests how a shard's status is resolved, in Gazette's order, and how shards are started and stopped."""
 
 from __future__ import annotations
 
@@ -46,12 +46,10 @@ THERE = pb.ProcessSpec.ID(zone="local", suffix="there")
 def test_the_first_reason_counts(
     spec: pc.ShardSpec | None, primary: pb.ProcessSpec.ID | None, may_proxy: bool, expected: int
 ) -> None:
-    """No shard, no primary, and another primary are told in this order."""
     assert resolve_status(spec, primary, HERE, may_proxy=may_proxy) == expected
 
 
 def test_only_offsets_of_sources_are_waited_for() -> None:
-    """Other journals, offsets that are read through, and 0 are not."""
     asked = ResolveArgs("shard-one", read_through={"a/one": 10, "a/two": 0, "b/other": 99})
     assert unmet({"a/one": 9}, asked, SPEC) == {"a/one": 10}
     assert unmet({"a/one": 10}, asked, SPEC) == {}
@@ -59,7 +57,7 @@ def test_only_offsets_of_sources_are_waited_for() -> None:
 
 
 def test_a_shard_starts_again_for_what_it_read_once() -> None:
-    """Another source or ring size is seen at a start only; durations and labels at any time."""
+    """Sources and the ring size are read only at the start."""
     assert not needs_restart(
         SPEC, shard_spec("shard-one", ["a/one", "a/two"], max_txn_s=9, labels={"ab": "c"})
     )
@@ -68,7 +66,7 @@ def test_a_shard_starts_again_for_what_it_read_once() -> None:
 
 
 def test_a_shard_that_has_ended_is_forgotten() -> None:
-    """A process through which many shards pass keeps neither their states nor what they have read ahead."""
+    """Many shards may pass through a process, which must not keep what they have buffered."""
     lock = threading.RLock()
     shards = RunningShards(lambda spec, _after: cast(RunningShard, StillShard(spec)), lock, None)
     shards.follow(SPEC.id, SPEC)
@@ -80,7 +78,7 @@ def test_a_shard_that_has_ended_is_forgotten() -> None:
 
 
 def test_hints_that_cannot_be_stored_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shard in the listing that no change has started would never run."""
+    """Otherwise the shard would be listed, but never start."""
 
     class FullDisk(dict[str, pr.FSMHints]):
         def __setitem__(self, key: str, hints: pr.FSMHints) -> None:
@@ -96,7 +94,7 @@ def test_hints_that_cannot_be_stored_change_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_shard_that_cannot_be_restarted_is_tried_again() -> None:
-    """A machine that starts no more threads for a while makes shards fail, and restarts of them."""
+    """A machine may temporarily be out of threads."""
     errors = iter([None, RuntimeError("can't start new thread"), None])
     started = queue.SimpleQueue[StillShard]()
 

@@ -1,4 +1,4 @@
-"""A document as rows of a table: what comes back, and which rows a transaction changes."""
+"""Tests how a document is stored as rows, and which rows a transaction changes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ values = st.recursive(
 
 @given(values, values)
 def test_a_document_comes_back(document: Any, initial: Any) -> None:
-    """Whatever the initial document is, one that was stored is read as it was."""
     assert document_of(rows_of(document), initial) == document
 
 
 @given(values, values)
 def test_the_changes_lead_to_the_new_document(before: Any, after: Any) -> None:
-    """Applied to the stored rows they give exactly the rows of the new document, and none that is equal."""
     stored = rows_of(before)
     store = RowStore(stored)
     store.state = after
@@ -37,7 +35,7 @@ def test_the_changes_lead_to_the_new_document(before: Any, after: Any) -> None:
 
 
 def test_a_new_shard_begins_with_a_copy_of_the_initial_document() -> None:
-    """Its rows are written by the first transaction, and the application's own object stays."""
+    """The application's own object must not change."""
     initial = {"seen": [1]}
     store = RowStore({}, initial)
     store.state["seen"].append(2)
@@ -46,7 +44,6 @@ def test_a_new_shard_begins_with_a_copy_of_the_initial_document() -> None:
 
 
 def test_a_key_has_its_entry_alone() -> None:
-    """A task of one key sees and changes that entry; without it the row is deleted."""
     store = RowStore({("state", "a"): "1"}, {}, only_key="a")
     assert store.state == {"a": 1}
     assert store.changes() == {}
@@ -58,7 +55,6 @@ def test_a_key_has_its_entry_alone() -> None:
 
 
 def test_a_state_that_is_no_json_is_named() -> None:
-    """The error tells the entry."""
     store = RowStore({}, {})
     store.state["when"] = object()
     with pytest.raises(InputError, match="the state of key 'when' cannot be written as JSON"):
@@ -67,7 +63,7 @@ def test_a_state_that_is_no_json_is_named() -> None:
 
 @pytest.mark.parametrize("document", [{1: "a"}, {"by_id": {1: "a"}}, {"a": [{"b": {None: 0}}]}, [{2.5: 0}]])
 def test_keys_that_are_not_texts_are_refused_at_all_levels(document: object) -> None:
-    """JSON would turn them into texts, so the next task would find another state than this one."""
+    """JSON would turn them into strings, and the next task would find another state."""
     store = RowStore({}, {})
     store.state = document
     with pytest.raises(InputError, match="keys of a JSON object must be texts"):
@@ -75,6 +71,6 @@ def test_keys_that_are_not_texts_are_refused_at_all_levels(document: object) -> 
 
 
 def test_an_application_with_keys_begins_empty() -> None:
-    """There is no telling which task would write the entries of another document."""
+    """No task is responsible for the entries of another initial document."""
     with pytest.raises(InputError, match="begins as an empty dictionary"):
         RowStore({}, {"a": 1}, only_key="b")

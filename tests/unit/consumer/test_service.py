@@ -1,4 +1,4 @@
-"""The service ``consumer.Shard`` and its client, over gRPC."""
+"""Tests the service ``consumer.Shard`` and its client over gRPC."""
 
 from __future__ import annotations
 
@@ -55,28 +55,25 @@ Stub = pc_grpc.ShardStub
 
 
 class Served:
-    """A host, its server and a client of it."""
+    """A host, its server, and a client of it."""
 
     def __init__(self, **options: object) -> None:
-        self.server = ShardServer(**options)  # type: ignore[arg-type]  # Those of a test.
+        self.server = ShardServer(**options)  # type: ignore[arg-type]  # Options by name.
         self.host = StillHost(self.server.endpoint)
         self.client = ShardClient(self.server.endpoint, timeout_s=SOON_S)
         self.server.start(self.host)
 
     def put(self, *ids: str, revision: int = 0, **fields: object) -> None:
-        """Put shards that read one journal."""
         specs = [shard_spec(each, ["shop/orders", "shop/clicks"], **fields) for each in ids]  # type: ignore[arg-type]  # Fields by name, of mixed types.
         self.client.apply([Change(upsert=spec, expect_mod_revision=revision) for spec in specs])
 
     def close(self) -> None:
-        """Stop all."""
         self.client.close()
         self.server.stop()
 
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    """A consumer that everybody may call."""
     consumer = Served()
     yield consumer
     consumer.close()
@@ -84,13 +81,13 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def stub(served: Served) -> Iterator[pc_grpc.ShardStub]:
-    """The generated stub, to send what the client would not."""
+    """The generated stub, for requests that the client would refuse to send."""
     with grpc.insecure_channel(served.server.endpoint.removeprefix("http://")) as channel:
         yield pc_grpc.ShardStub(channel)
 
 
 def test_shards_are_listed_by_selector(served: Served) -> None:
-    """By labels, and by the id as by one; with route, status and revisions; ascending by id."""
+    """A selector can use the id like a label."""
     served.put("shard-2", labels={"app": "x"})
     served.put("shard-1", disable=True)
     first, second = served.client.list_shards()
@@ -103,7 +100,6 @@ def test_shards_are_listed_by_selector(served: Served) -> None:
 
 
 def test_shards_change_by_revision(served: Served) -> None:
-    """A change that expects another revision fails with all those beside it."""
     served.put("shard-1")
     delete = Change(delete="shard-1", expect_mod_revision=2)
     with pytest.raises(ShardTransactionFailedError, match="shard-2, shard-1"):
@@ -114,7 +110,6 @@ def test_shards_change_by_revision(served: Served) -> None:
 
 
 def test_more_changes_than_etcd_takes(served: Served) -> None:
-    """A transaction has 128 changes at most; batches have as many as asked for, and may end in between."""
     changes = [Change(upsert=shard_spec(f"shard-{at:03}", [])) for at in range(130)]
     with pytest.raises(BrokerError, match="too many operations"):
         served.client.apply(changes)
@@ -126,7 +121,6 @@ def test_more_changes_than_etcd_takes(served: Served) -> None:
 
 
 def test_stat_waits_until_offsets_are_read_through(served: Served) -> None:
-    """A write is read: journals the shard does not read are ignored, and the answer names all it reads."""
     served.put("shard-1")
     assert served.client.stat("shard-1", {"other/journal": 9}).read_through == {
         "shop/orders": 0,
@@ -141,7 +135,6 @@ def test_stat_waits_until_offsets_are_read_through(served: Served) -> None:
 
 
 def test_stat_ends_with_the_shard(served: Served) -> None:
-    """A shard that fails, or is unassigned, lets nobody wait for it."""
     served.put("shard-1")
     for end in (
         lambda: served.host.fail("shard-1", "boom"),
@@ -158,7 +151,7 @@ def test_stat_ends_with_the_shard(served: Served) -> None:
 
 
 def test_stat_of_a_shard_without_a_primary(served: Served) -> None:
-    """One that is not there is at once answered; one that is not assigned may be a moment later."""
+    """A missing shard fails at once, while an unassigned one may get a primary soon."""
     served.put("shard-1", disable=True)
     with pytest.raises(ShardNotFoundError, match="'shard-2': SHARD_NOT_FOUND"):
         served.client.stat("shard-2")
@@ -167,7 +160,7 @@ def test_stat_of_a_shard_without_a_primary(served: Served) -> None:
 
 
 def test_stat_follows_the_route() -> None:
-    """A client that remembers routes asks a shard's primary itself; another one asks whom it knows."""
+    """Only a client with a route cache calls the primary directly."""
     primary = Served()
     elsewhere = StillHost(primary.server.endpoint)
     front = ShardServer()
@@ -185,26 +178,24 @@ def test_stat_follows_the_route() -> None:
 
 
 def test_stat_has_a_deadline(served: Served, stub: Stub) -> None:
-    """A caller that gives up, or goes away, is not waited for."""
     served.put("shard-1")
     with pytest.raises(UnavailableError, match="no answer within the deadline"):
         served.client.stat("shard-1", {"shop/orders": 10}, timeout_s=0.2)
     call = stub.Stat.future(pc.StatRequest(shard="shard-1", read_through={"shop/orders": 10}))
     call.cancel()  # type: ignore[no-untyped-call]  # grpc's stubs leave it out
-    served.server.stop()  # Waits for no thread that serves a call.
+    served.server.stop()  # It must not wait for the threads that serve calls.
 
 
 class Elsewhere(StillHost):
-    """A host whose shards have another primary."""
+    """A host whose shards have their primary in another process."""
 
     def resolve(self, args: ResolveArgs) -> Resolution:
-        """Name the primary, and nothing of this process."""
         found = super().resolve(replace(args, read_through={}))
         return Resolution(pc.OK, found.header, found.spec)
 
 
 def test_stat_that_is_passed_on_ends_with_its_caller(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The primary does not go on waiting for a caller that has left another member."""
+    """The primary must stop waiting when the original caller hangs up."""
     elsewhere, front = Elsewhere(served.server.endpoint), ShardServer()
     front.start(elsewhere)
     change = Change(upsert=shard_spec("shard-1", ["shop/orders"]))
@@ -227,7 +218,7 @@ def test_stat_that_is_passed_on_ends_with_its_caller(served: Served, monkeypatch
 
 
 def test_stat_that_was_passed_on(served: Served, stub: Stub) -> None:
-    """A header of another cluster, or for another process, was routed here by mistake."""
+    """A header of another cluster or process means that the request was misrouted."""
     served.put("shard-1")
     header = served.client.list_all_shards().header
     assert stub.Stat(pc.StatRequest(shard="shard-1", header=header)).status == pc.OK
@@ -240,7 +231,6 @@ def test_stat_that_was_passed_on(served: Served, stub: Stub) -> None:
 
 
 def test_failed_shards_are_unassigned(served: Served) -> None:
-    """A dry run only tells; `only_failed` leaves the others; each shard is listed once."""
     served.put("shard-1", "shard-2")
     served.host.fail("shard-1", "boom")
     everyone = ["shard-1", "shard-2", "shard-1", "shard-3"]
@@ -252,7 +242,7 @@ def test_failed_shards_are_unassigned(served: Served) -> None:
 
 
 def test_many_are_unassigned_in_several_calls(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is left out, and Etcd accepts each transaction, even if all four replicas of a shard are ended."""
+    """A shard has up to four replicas, and Etcd limits the size of a transaction."""
     ids = [f"shard-{at:03}" for at in range(101)]
     served.put(*ids)
     unassign, sizes = served.host.unassign, list[int]()
@@ -267,7 +257,6 @@ def test_many_are_unassigned_in_several_calls(served: Served, monkeypatch: pytes
 
 
 def test_hints_are_put_and_got(served: Served) -> None:
-    """Hints that come with a spec are the primary's; a backup that was not written is empty."""
     spec = shard_spec("shard-1", [], recovery_log_prefix="recovery/logs")
     hints = rl.FSMHints(log="recovery/logs/shard-1")
     served.client.apply([Change(upsert=spec, primary_hints=hints)])
@@ -279,7 +268,6 @@ def test_hints_are_put_and_got(served: Served) -> None:
 
 
 def test_broken_requests_get_a_text(served: Served, stub: Stub) -> None:
-    """A broken rule is gRPC UNKNOWN, and names the field."""
     selector = pb.LabelSelector(include=pb.LabelSet(labels=[pb.Label(name="x")]))
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: stub.List(pc.ListRequest(selector=selector)), "ListRequest.Selector"),
@@ -299,12 +287,10 @@ KEYS = base64.b64encode(b"a key of the test").decode()
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Who is trusted, and what is shown."""
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def test_tokens_and_certificates(certificates: Certificates) -> None:
-    """A caller needs a certificate and, for each call, a token that allows it for the shard."""
     made = certificates
     secured = Served(auth_keys=KEYS, tls=ServerTls(made.server.cert, made.server.key, made.ca))
     tls = TlsOptions(str(made.ca), str(made.client.cert), str(made.client.key))
@@ -320,7 +306,7 @@ def test_tokens_and_certificates(certificates: Certificates) -> None:
     assert everything.stat("shard-1") == ({}, {})
     assert everything.unassign(["shard-1"], dry_run=True) == ["shard-1"]
     assert everything.get_hints("shard-2").status == pc.OK
-    # Of shards that a token does not cover, its bearer sees none, and may change none.
+    # Shards that a token does not cover can be neither seen nor changed.
     one = restricted(Capability.ALL, "id=shard-1")
     assert [each.spec.id for each in one.list_shards()] == ["shard-1"]
     assert one.stat("shard-1") == ({}, {})
@@ -332,12 +318,12 @@ def test_tokens_and_certificates(certificates: Certificates) -> None:
             one.apply([change])
     with pytest.raises(AuthError, match="not authorized to shard-2"):
         one.unassign(["shard-1", "shard-2"])
-    # A label of its spec lets a shard be put, but not deleted or unassigned.
+    # A token for a label allows putting a spec with that label, but no delete and no unassign.
     labelled = restricted(Capability.APPLY, "app=x")
     labelled.apply([Change(upsert=shard_spec("shard-3", [], labels={"app": "x"}))])
     with pytest.raises(AuthError):
         labelled.apply([Change(delete="shard-3", expect_mod_revision=-1)])
-    # The labels a shard has count, too: nobody takes one by giving it those of a token, or by an exclusion.
+    # The current labels count, too: neither new labels nor an exclusion can take over a shard.
     taken = Change(upsert=shard_spec("shard-1", [], labels={"app": "x"}), expect_mod_revision=-1)
     with pytest.raises(AuthError, match="not authorized to shard-1"):
         labelled.apply([taken])
@@ -348,7 +334,7 @@ def test_tokens_and_certificates(certificates: Certificates) -> None:
     ):
         with pytest.raises(AuthError, match="not authorized to shard-3"):
             refused()
-    # Each call has its capability.
+    # Each call requires its own capability.
     change = Change(upsert=shard_spec("shard-1", []), expect_mod_revision=-1)
     needs: dict[int, list[Callable[[ShardClient], object]]] = {
         Capability.LIST: [lambda client: client.list_shards()],
@@ -369,7 +355,7 @@ def test_tokens_and_certificates(certificates: Certificates) -> None:
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("inf")])
 def test_a_call_of_no_time_or_without_an_end_is_refused(timeout_s: float) -> None:
-    """A time of 0 is not taken for the client's own."""
+    """A timeout of 0 must not mean the client's default."""
     with pytest.raises(OptionError, match="timeout_s"):
         ShardClient("http://127.0.0.1:1", timeout_s=timeout_s)
     with ShardClient("http://127.0.0.1:1") as client, pytest.raises(OptionError, match="timeout_s"):
@@ -377,7 +363,7 @@ def test_a_call_of_no_time_or_without_an_end_is_refused(timeout_s: float) -> Non
 
 
 def test_errors_name_the_consumer(certificates: Certificates) -> None:
-    """Whom to look at, and by which variables: not the brokers, nor the options of a query."""
+    """The error names the consumer and its variables, not the brokers or a query's options."""
     secured = Served(auth_keys=KEYS, tls=ServerTls(certificates.server.cert, certificates.server.key))
     stranger = ShardClient(secured.server.endpoint)
     without_token = ShardClient(secured.server.endpoint, tls=TlsOptions(str(certificates.ca)))
@@ -395,12 +381,11 @@ def test_errors_name_the_consumer(certificates: Certificates) -> None:
 
 
 def test_a_wait_ends_with_its_token(certificates: Certificates) -> None:
-    """A Stat does not outlive the token it was called with."""
     secured = Served(auth_keys=KEYS)
     everything = ShardClient(secured.server.endpoint, auth_keys=KEYS)
     everything.apply([Change(upsert=shard_spec("shard-1", ["shop/orders"]))])
     claims = Claims(Capability.READ, pb.LabelSelector())
-    # Clocks may be 5 seconds apart, so a token that ended 3 seconds ago verifies still.
+    # The leeway is 5 seconds, so a token that expired 3 seconds ago is still valid.
     short = KeySet.parse(KEYS).sign(claims, now=time.time() - 8, lifetime_s=5)
     target = secured.server.endpoint.removeprefix("http://")
     with grpc.insecure_channel(target) as channel, pytest.raises(grpc.RpcError) as caught:
@@ -414,7 +399,6 @@ def test_a_wait_ends_with_its_token(certificates: Certificates) -> None:
 
 
 def test_referenced_journals_are_verified(tmp_path: Path) -> None:
-    """Sources have to be there and hold messages; a recovery log has to be one."""
     ndjson, log = (
         {"content-type": kind} for kind in ("application/x-ndjson", "application/x-gazette-recoverylog")
     )
@@ -445,7 +429,7 @@ def test_referenced_journals_are_verified(tmp_path: Path) -> None:
 
 
 def test_a_refusal_says_more_than_the_end_of_the_deadline() -> None:
-    """The last try has a tenth of a second: who waits for a primary is told that there is none."""
+    """The last attempt is short, so its timeout must not hide the reason of the one before."""
     late = UnavailableError("http://127.0.0.1:1", NO_ANSWER)
     answers: list[GazetteError] = []
 
@@ -456,7 +440,7 @@ def test_a_refusal_says_more_than_the_end_of_the_deadline() -> None:
         answers.append(NoShardPrimaryError("shard-1"))
         with pytest.raises(NoShardPrimaryError):
             client._retrying(call, timeout_s=0.3)
-        # What changes something may have been done.
+        # A call that changes something may have succeeded, so its timeout is raised.
         answers.append(NoShardPrimaryError("shard-1"))
         with pytest.raises(UnavailableError):
             client._retrying(call, decide=lambda _cause, tried: 0.01 if not tried else None, timeout_s=0.3)

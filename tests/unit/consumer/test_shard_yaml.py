@@ -1,6 +1,6 @@
-"""Shards' YAML is read, and written, the way gazctl does it.
+"""Tests that shard YAML is read and written as by gazctl.
 
-``tests/golden/shards/listed.yaml`` is how gazctl lists the shards that it applied from ``applied.yaml``.
+``tests/golden/shards/listed.yaml`` is gazctl's listing of the shards that it applied from ``applied.yaml``.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ COMMON = "common: {max_txn_duration: 1s}\n"
 
 
 def test_it_is_written_as_gazctl_writes_it() -> None:
-    """The text is gazctl's, but for the kind of quotes."""
+    """Only the kind of quotes differs."""
     listed = (GOLDEN / "listed.yaml").read_text("utf-8")
     assert format_shard_yaml(parse_shard_yaml(listed)).replace("'", '"') == listed
 
 
 def test_it_is_read_as_gazctl_reads_it() -> None:
-    """Shards take what they lack from what is common, labels name by name."""
+    """Shards inherit missing fields from the common part, and labels name by name."""
     applied = parse_shard_yaml((GOLDEN / "applied.yaml").read_text("utf-8"))
     listed = parse_shard_yaml((GOLDEN / "listed.yaml").read_text("utf-8"))
     assert [change.upsert for change in applied] == [change.upsert for change in listed]
 
 
 def test_revisions_and_deletions() -> None:
-    """A shard without a revision is created; one that is deleted needs no spec."""
     text = (
         COMMON
         + "shards: [{id: shard-1}, {id: shard-2, revision: -1}, {id: shard-3, delete: yes, revision: 7}]"
@@ -46,7 +45,6 @@ def test_revisions_and_deletions() -> None:
 
 
 def test_no_shards() -> None:
-    """An empty list is one: nothing is common."""
     assert format_shard_yaml([]) == "common: {}\nshards: []\n"
     assert parse_shard_yaml("common: {}\nshards: []\n") == []
     with pytest.raises(ProtocolError, match="shards: the YAML is empty"):
@@ -54,7 +52,7 @@ def test_no_shards() -> None:
 
 
 def test_listed_shards_are_left_as_they_are() -> None:
-    """Listed shards become changes that expect their present revisions."""
+    """The changes expect the current revisions."""
     listed = [pc.ListResponse.Shard(spec=shard_spec("shard-1", ["shop/orders"]), mod_revision=12)]
     (change,) = parse_shard_yaml(format_shard_yaml(changes_of_shards(listed)))
     assert (change.expect_mod_revision, change.upsert) == (12, listed[0].spec)
@@ -80,6 +78,5 @@ def test_listed_shards_are_left_as_they_are() -> None:
     ],
 )
 def test_broken_yaml_is_refused(text: str, problem: str) -> None:
-    """The error names the place in the text."""
     with pytest.raises(ProtocolError, match=problem):
         parse_shard_yaml(text)

@@ -1,4 +1,4 @@
-"""The driver of the host on Spark tells how far each shard has come, and wakes who waits for it."""
+"""Tests that the driver of the Spark host reports how far each shard has read, and wakes waiting callers."""
 
 from __future__ import annotations
 
@@ -24,21 +24,18 @@ WAIT_S = 20
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    """A client that is asked nothing."""
+    """A client that is never called."""
     with Client("http://localhost:1") as made:
         yield made
 
 
 @pytest.fixture
 def shards(client: Client) -> SparkShards:
-    """Two shards, one of them disabled."""
     specs = [shard_spec("idle", ["left"], disable=True), shard_spec("runs", ["left", "right"])]
     return SparkShards("/prefix", specs, client)
 
 
 class Waiter(threading.Thread):
-    """A caller of Stat."""
-
     def __init__(self, shards: SparkShards, **read_through: int) -> None:
         super().__init__(daemon=True)
         self._shards = shards
@@ -47,17 +44,14 @@ class Waiter(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Wait."""
         self.status = self._shards.table.resolve(self._args).status
 
     def answer(self) -> pc.Status | None:
-        """Return the status when it came."""
         self.join(WAIT_S)
         return self.status
 
 
 def test_a_caller_waits_for_the_table_then_for_its_offsets(shards: SparkShards) -> None:
-    """A shard is IDLE, then PRIMARY with the offsets of its checkpoint; each transaction moves them."""
     waiter = Waiter(shards, left=20, elsewhere=5)
     assert [each.status[0].code for each in shards.table.list_shards().shards if each.status] == [
         pc.ReplicaStatus.IDLE
@@ -75,7 +69,6 @@ def test_a_caller_waits_for_the_table_then_for_its_offsets(shards: SparkShards) 
 
 
 def test_a_failed_shard_answers_and_begins_again_where_it_was(shards: SparkShards) -> None:
-    """Who waits hears SHARD_STOPPED. Unassigned, the shard goes on from its newest checkpoint."""
     shards.opened({})
     shards.committed({"runs": checkpoint("out", left=10)}, {"out": 50})
     waiter = Waiter(shards, left=20)
@@ -93,7 +86,6 @@ def test_a_failed_shard_answers_and_begins_again_where_it_was(shards: SparkShard
 
 
 def test_a_disabled_shard_runs_once_it_is_enabled(shards: SparkShards) -> None:
-    """It is listed without a member, and nobody serves it."""
     shards.opened({"idle": checkpoint(left=4)})
     assert shards.table.resolve(ResolveArgs("idle")).status == pc.NO_SHARD_PRIMARY
     enabled = pc.ApplyRequest.Change(expect_mod_revision=-1, upsert=shard_spec("idle", ["left"]))
@@ -108,7 +100,7 @@ def test_a_disabled_shard_runs_once_it_is_enabled(shards: SparkShards) -> None:
 
 
 def test_a_report_of_an_ended_assignment_is_not_the_next_ones(shards: SparkShards) -> None:
-    """A failure counts for the assignment that the micro-batch was planned for."""
+    """A failure counts only for the assignment that the micro-batch was planned for."""
     shards.opened({})
     (planned,) = shards.running()
     shards.table.unassign(["runs"])
@@ -117,7 +109,6 @@ def test_a_report_of_an_ended_assignment_is_not_the_next_ones(shards: SparkShard
 
 
 def test_the_end_of_the_query_is_the_end_of_waiting(shards: SparkShards) -> None:
-    """Nothing will be read any more."""
     shards.opened({})
     waiter = Waiter(shards, left=1)
     shards.table.close()
@@ -125,13 +116,12 @@ def test_the_end_of_the_query_is_the_end_of_waiting(shards: SparkShards) -> None
 
 
 def test_two_shards_of_one_id_are_refused(client: Client) -> None:
-    """There is no telling which one is meant."""
     with pytest.raises(OptionError, match="specs with different ids"):
         SparkShards("/prefix", [shard_spec("same", ["left"]), shard_spec("same", ["right"])], client)
 
 
 def test_a_host_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is one line before anything starts, not Spark's error in the first batch."""
+    """The error comes before the query starts, not from Spark in the first batch."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingPackageError, match=r"Pandas >= .* must be .*: pip install .*\[applications\]"):
         SparkHost(WordCount(), SparkSession.__new__(SparkSession), [], checkpoint="/c", state="/s", broker={})

@@ -1,4 +1,4 @@
-"""Shard specs are what Gazette's consumers accept, and nothing else is."""
+"""Tests that exactly those shard specs are accepted that Gazette's consumers accept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Status = pc.ReplicaStatus
 
 
 def whole_spec(**changed: Any) -> pc.ShardSpec:  # Fields of the message.
-    """Return a valid spec with fields replaced, unchecked."""
+    """Return a valid spec with some fields replaced, unchecked."""
     spec = shard_spec(
         "shard-1",
         {"shop/orders": 0, "shop/clicks;word-count": 7},
@@ -46,7 +46,7 @@ def whole_spec(**changed: Any) -> pc.ShardSpec:  # Fields of the message.
 
 
 def test_a_spec_has_defaults_that_are_valid() -> None:
-    """Sources ascend, a recovery log brings hints with it, and a spec without one has none."""
+    """Hints are stored only if there is a recovery log."""
     spec = whole_spec()
     assert [(each.journal, each.min_offset) for each in spec.sources] == [
         ("shop/clicks;word-count", 7),
@@ -108,7 +108,6 @@ def test_a_spec_has_defaults_that_are_valid() -> None:
     ],
 )
 def test_broken_specs_are_refused(changed: dict[str, Any], problem: str) -> None:
-    """Each rule of Gazette's is checked, and the error names the field."""
     with pytest.raises(ProtocolError, match=problem):
         validate_shard_spec(whole_spec(**changed))
 
@@ -124,32 +123,29 @@ def test_broken_specs_are_refused(changed: dict[str, Any], problem: str) -> None
     ],
 )
 def test_an_argument_that_breaks_a_rule_is_named(arguments: dict[str, Any], problem: str) -> None:
-    """Errors speak of what the caller wrote, not of a message's field."""
+    """The error names the caller's argument, not the field of a message."""
     with pytest.raises(ProtocolError, match=problem):
         shard_spec(**{"shard_id": "shard-1", "sources": ["a/aa"]} | arguments)
 
 
 def test_a_spec_needs_no_source() -> None:
-    """Shards that produce their messages themselves read none."""
+    """A shard may produce its messages itself."""
     validate_shard_spec(whole_spec(sources=[]))
 
 
 def test_selectors_see_the_id() -> None:
-    """A shard is selected by its labels, and by its id as by one."""
     labels = labels_with_id(whole_spec())
     for text, matches in (("id=shard-1", True), ("id:prefix=shard-,tag=b", True), ("id=shard-2", False)):
         assert selector_matches(parse_selector(text), labels) == matches
 
 
 def test_standbys_are_limited() -> None:
-    """A shard wants a primary and three standbys at most; none if it is disabled."""
     wanted = [desired_replicas(whole_spec(hot_standbys=count)) for count in (0, 3, 9)]
     assert wanted == [1, 4, 4]
     assert desired_replicas(whole_spec(disable=True)) == 0
 
 
 def test_statuses_reduce_to_the_highest() -> None:
-    """The status of a shard is its furthest replica's, and FAILED above all; errors are joined."""
     idle, failed = Status(), Status(code=Status.FAILED, errors=["a"])
     assert reduce_statuses([]) == idle
     assert reduce_statuses([idle, Status(code=Status.PRIMARY), Status(code=Status.STANDBY)]).code == 300
@@ -161,14 +157,13 @@ SEGMENT = {"author": 1, "first_seq_no": 3, "last_seq_no": 3, "first_offset": 5}
 
 
 def hinted(**segment: Any) -> pc.ApplyRequest:  # Fields of the message.
-    """Return an apply of hints with one segment, some of its fields replaced."""
+    """Return an apply of hints with one segment, with some fields replaced."""
     node = rl.FnodeSegments(fnode=3, segments=[rl.Segment(**{**SEGMENT, **segment})])
     hints = rl.FSMHints(log="recovery/logs/shard-1", live_nodes=[node])
     return pc.ApplyRequest(changes=[{"upsert": whole_spec(), "primary_hints": hints}])
 
 
 def test_hints_are_stored_with_a_spec() -> None:
-    """Hints of a put are checked by the rules of segments."""
     validate_apply_request(hinted(last_offset=6))
     for broken in (
         {"author": 0},
@@ -199,13 +194,11 @@ def test_hints_are_stored_with_a_spec() -> None:
     ],
 )
 def test_broken_changes_are_refused(change: dict[str, Any], problem: str) -> None:
-    """A change upserts a valid spec or deletes a shard, at a revision."""
     with pytest.raises(ProtocolError, match=problem):
         validate_apply_request(pc.ApplyRequest(changes=[change]))
 
 
 def test_other_requests_are_checked() -> None:
-    """Ids, offsets, selectors and headers are."""
     validate_stat_request(pc.StatRequest(shard="shard-1", read_through={"shop/orders": 0}))
     validate_hints_request(pc.GetHintsRequest(shard="shard-1"))
     validate_unassign_request(pc.UnassignRequest(shards=["shard-1"]))

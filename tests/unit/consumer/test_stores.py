@@ -1,4 +1,4 @@
-"""Stores commit state and checkpoint together, give them back, and fence each other."""
+"""Tests that stores commit state and checkpoint together, restore them, and fence earlier hosts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ SOON = 30.0
 
 
 def through(offset: int) -> pc.Checkpoint:
-    """Return a checkpoint at an offset."""
     return pc.Checkpoint(sources={"a/source": pc.Checkpoint.Source(read_through=offset)})
 
 
 class Hosts:
-    """Makes hosts that take a log over, on journals in memory."""
+    """Makes hosts that take over a log, on journals in memory."""
 
     def __init__(self, root: Path) -> None:
         self.journals = MemoryJournals(max_piece=5000)
@@ -45,7 +44,6 @@ class Hosts:
         return Player(self.journals.client(), hints or pr.FSMHints(log=LOG), self._root / str(self._made))
 
     def recover(self, hints: pr.FSMHints | None = None) -> Recorder:
-        """Return a recorder of a new host."""
         player, author = self._player(hints), new_author()
         player.inject_handoff(author)
         recovered = player.play()
@@ -53,7 +51,7 @@ class Hosts:
         return Recorder(LOG, recovered.fsm, author, recovered.directory, service)
 
     def replay(self) -> Path:
-        """Return a directory with the files of the log."""
+        """Return a directory with the files that the log rebuilds."""
         player = self._player(None)
         player.finish_at_write_head()
         return player.play().directory
@@ -67,12 +65,11 @@ def _databases_are_closed() -> Iterator[None]:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Hosts:
-    """Hosts of an empty log."""
     return Hosts(tmp_path)
 
 
 def test_a_state_file_is_three_documents_and_a_seal() -> None:
-    """Offsets, state and checkpoint are each on a line, as Go writes them; Go reads no more."""
+    """Go reads only the first three lines."""
     checkpoint = through(1 << 60)
     producer = checkpoint.sources["a/source"].producers.add(id=b"\0\1\2\3\4\5")
     producer.state.last_ack, producer.state.begin = (1 << 63) + 1, -1
@@ -100,7 +97,7 @@ def test_a_state_file_is_three_documents_and_a_seal() -> None:
     ids=["legacy", "first-wins", "go-nulls", "empty"],
 )
 def test_state_files_of_older_gazette(text: str, offsets: dict[str, int]) -> None:
-    """A third document may be missing, and offsets of the first replace its own."""
+    """The checkpoint may be missing, and the offsets of the first document win."""
     state, checkpoint = parse_state_file(text.encode(), "file")
     assert state in ("state", "s")
     assert {name: each.read_through for name, each in checkpoint.sources.items()} == offsets
@@ -122,13 +119,11 @@ def test_state_files_of_older_gazette(text: str, offsets: dict[str, int]) -> Non
     ids=repr,
 )
 def test_what_is_no_state_file_is_refused(text: str) -> None:
-    """The error names the file."""
     with pytest.raises(StoreFormatError, match=r"some/state\.json"):
         parse_state_file(text.encode(), "some/state.json")
 
 
 def test_a_json_store_gives_its_last_commit(hosts: Hosts) -> None:
-    """A host finds what the last one committed; what it only changed is gone."""
     initial: dict[str, Any] = {"list": []}
     store = JsonFileStore(hosts.recover(), initial)
     assert store.restore_checkpoint() == pc.Checkpoint()
@@ -149,7 +144,7 @@ def test_a_json_store_gives_its_last_commit(hosts: Hosts) -> None:
 
 
 def test_a_json_store_recovers_from_a_commit_that_was_cut_off(hosts: Hosts) -> None:
-    """A next.json that was not renamed is a transaction that did not happen."""
+    """A next.json that was not renamed is not committed."""
     recorder = hosts.recover()
     store = JsonFileStore(recorder, 1)
     store.start_commit(through(1), ()).result(SOON)
@@ -163,7 +158,7 @@ def test_a_json_store_recovers_from_a_commit_that_was_cut_off(hosts: Hosts) -> N
 
 
 def deep() -> object:
-    """Return lists in lists, more than an encoder can follow."""
+    """Return lists nested deeper than an encoder can follow."""
     state: list[Any] = []
     for _ in range(100_000):
         state = [state]
@@ -182,7 +177,7 @@ def deep() -> object:
     ],
 )
 def test_what_is_no_json_fails_the_commit(hosts: Hosts, state: object) -> None:
-    """A state that JSON cannot hold, or would change, fails the commit, and leaves the last one."""
+    """The last commit stays in force."""
     store = JsonFileStore(hosts.recover(), "good")
     store.start_commit(through(1), ()).result(SOON)
     store.state = state
@@ -192,19 +187,17 @@ def test_what_is_no_json_fails_the_commit(hosts: Hosts, state: object) -> None:
 
 
 def open_shared(path: Path) -> SqliteStore:
-    """Open a shared store with a table."""
     store = SqliteStore(path / "shared.sqlite", "a/shard")
     store.transaction().execute("CREATE TABLE IF NOT EXISTS t (n INTEGER)")
     return store
 
 
 def numbers(store: SqliteStore | RecordedSqliteStore) -> list[int]:
-    """Return the rows of the table."""
     return [n for (n,) in store.transaction().execute("SELECT n FROM t ORDER BY n")]
 
 
 def test_a_shared_store_is_fenced_by_its_row(tmp_path: Path) -> None:
-    """Restoring the checkpoint fences off the stores before, whose transactions are rolled back."""
+    """Restoring the checkpoint fences earlier stores, whose transactions are rolled back."""
     first = open_shared(tmp_path)
     assert first.restore_checkpoint() == pc.Checkpoint()
     first.transaction().execute("INSERT INTO t VALUES (1)")
@@ -226,7 +219,7 @@ def test_a_shared_store_is_fenced_by_its_row(tmp_path: Path) -> None:
 
 
 def test_a_shared_store_waits_for_what_it_relies_on(tmp_path: Path) -> None:
-    """A commit comes after its dependencies, and not at all if one fails; the next one waits for it."""
+    """A commit needs all its dependencies to succeed."""
     store = open_shared(tmp_path)
     store.restore_checkpoint()
     store.transaction().execute("INSERT INTO t VALUES (1)")
@@ -247,7 +240,7 @@ def test_a_shared_store_waits_for_what_it_relies_on(tmp_path: Path) -> None:
 
 
 def test_a_row_that_holds_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    """The error names the row; the fence is not raised."""
+    """The fence must not be raised."""
     store = open_shared(tmp_path)
     store.transaction().execute("INSERT INTO gazette_checkpoints VALUES ('a/shard', 7, ?)", (b"\xff",))
     store.transaction().execute("COMMIT")
@@ -258,31 +251,27 @@ def test_a_row_that_holds_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def open_recorded(hosts: Hosts, hints: pr.FSMHints | None = None) -> RecordedSqliteStore:
-    """Open a recorded store on a new host, with a table."""
     store = RecordedSqliteStore(hosts.recover(hints), "a/shard")
     store.transaction().execute("CREATE TABLE IF NOT EXISTS t (n INTEGER, content BLOB)")
     return store
 
 
 def commit(store: RecordedSqliteStore, offset: int) -> Future[None]:
-    """Commit at an offset."""
     return store.start_commit(through(offset), ())
 
 
 def dump(connection: sqlite3.Connection) -> list[str]:
-    """Return a sound database as SQL."""
+    """Check a database's integrity and return it as SQL."""
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     return list(connection.iterdump())
 
 
 def replayed(hosts: Hosts) -> list[str]:
-    """Return the database that the log gives."""
     with closing(sqlite3.connect(hosts.replay() / sqlite.DATABASE)) as connection:
         return dump(connection)
 
 
 def insert(store: RecordedSqliteStore, draw: random.Random) -> None:
-    """Insert rows, small and large."""
     rows = [
         (draw.randrange(1000), draw.randbytes(draw.choice([10, 9000]))) for _ in range(draw.randrange(20))
     ]
@@ -290,7 +279,7 @@ def insert(store: RecordedSqliteStore, draw: random.Random) -> None:
 
 
 def roll_back(store: RecordedSqliteStore, draw: random.Random) -> None:
-    """Write more than the page cache holds, and take it back."""
+    """Write more than the page cache can hold, then roll back."""
     connection = store.transaction()
     connection.execute("SAVEPOINT s")
     connection.execute("PRAGMA cache_size = 5")
@@ -299,18 +288,16 @@ def roll_back(store: RecordedSqliteStore, draw: random.Random) -> None:
 
 
 def delete(store: RecordedSqliteStore, draw: random.Random) -> None:
-    """Delete some rows."""
     store.transaction().execute("DELETE FROM t WHERE n % 3 = ?", (draw.randrange(3),))
 
 
 def vacuum(store: RecordedSqliteStore, draw: random.Random) -> None:
-    """Make the file smaller, which commits what is open."""
+    """Shrink the file, which commits the open transaction."""
     store.transaction().execute("COMMIT")
     store._connection.execute("VACUUM")
 
 
 def alter(store: RecordedSqliteStore, draw: random.Random) -> None:
-    """Change the schema."""
     store.transaction().execute(f"CREATE TABLE IF NOT EXISTS t{draw.randrange(5)} (a, b UNIQUE)")
 
 
@@ -322,7 +309,7 @@ ACTS = [insert, insert, delete, roll_back, vacuum, alter]
 def test_a_recorded_database_is_the_same_after_each_commit(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Whatever a transaction does, a replay gives the database as of the last commit, on host after host."""
+    """The database is replayed on one host after another."""
     monkeypatch.setattr(sqlite, "REWRITE_BYTES", 300_000)
     monkeypatch.setattr(sqlite, "MAX_CHANGE_BYTES", 150_000)
     monkeypatch.setattr(sqlite, "CHECKPOINT_FRAMES", 20)
@@ -347,7 +334,6 @@ def test_a_recorded_database_is_the_same_after_each_commit(
 
 
 def test_a_recorded_store_gives_its_checkpoint(hosts: Hosts) -> None:
-    """Table and checkpoint are of the same commit; a store whose log was taken over fails."""
     first = open_recorded(hosts)
     assert first.restore_checkpoint() == pc.Checkpoint()
     first.transaction().execute("INSERT INTO t VALUES (1, NULL)")
@@ -366,7 +352,7 @@ def test_a_recorded_store_gives_its_checkpoint(hosts: Hosts) -> None:
 def test_readers_do_not_keep_a_database_from_being_recorded(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other connections read while commits are recorded; only a rewrite waits until they are done."""
+    """Only a rewrite of the file waits for readers."""
     monkeypatch.setattr(sqlite, "CHECKPOINT_FRAMES", 2)
     monkeypatch.setattr(sqlite, "REWRITE_BYTES", 100)
     monkeypatch.setattr(sqlite, "REWRITE_FACTOR", 0)
@@ -389,7 +375,6 @@ def test_readers_do_not_keep_a_database_from_being_recorded(
 
 
 def test_a_rewrite_that_was_cut_off_is_forgotten(hosts: Hosts) -> None:
-    """A database that was not recorded to its end is removed, and the one before it counts."""
     store = open_recorded(hosts)
     store.restore_checkpoint()
     commit(store, 1).result(SOON)
@@ -402,7 +387,7 @@ def test_a_rewrite_that_was_cut_off_is_forgotten(hosts: Hosts) -> None:
 
 
 def test_a_database_of_another_kind_is_recorded_as_a_whole(hosts: Hosts) -> None:
-    """A recovered file without write-ahead log is changed in place by its first use, and recorded again."""
+    """Opening a database without a write-ahead log changes its file in place."""
     recorder = hosts.recover()
     with closing(sqlite3.connect(recorder.directory / "plain")) as connection:
         connection.execute("CREATE TABLE t (n INTEGER, content BLOB)")

@@ -1,4 +1,4 @@
-"""When a transaction begins, reads, waits and commits, case by case as Gazette's."""
+"""Tests when a transaction begins, reads, waits and commits, with Gazette's own cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS = TransactionLimits(min_s=1, max_s=10)
 
 
 def begun(limits: TransactionLimits = LIMITS, *, messages: int = 1) -> Transactions:
-    """Return transactions whose first one began at 0 and has messages."""
+    """Return transactions of which the first began at 0 and has consumed messages."""
     machine = Transactions()
     machine.begin(0, limits)
     for _ in range(messages):
@@ -28,12 +28,11 @@ def begun(limits: TransactionLimits = LIMITS, *, messages: int = 1) -> Transacti
 
 
 def decide(machine: Transactions, *, delivered: bool = False, pending: bool = False) -> Next:
-    """Return what is next."""
     return machine.next(delivered=delivered, pending=pending)
 
 
 def committing() -> Transactions:
-    """Return transactions of which the first one commits, and the second one has a message, at 10."""
+    """Return transactions at time 10: the first is committing, the second has a message."""
     machine = begun()
     machine.tick(1)
     machine.start_commit()
@@ -43,7 +42,6 @@ def committing() -> Transactions:
 
 
 def test_limits_are_the_specs() -> None:
-    """Durations are seconds, and waiting for acknowledgements is the default."""
     spec = pc.ShardSpec()
     spec.min_txn_duration.FromMilliseconds(20)
     spec.max_txn_duration.FromSeconds(3)
@@ -53,14 +51,12 @@ def test_limits_are_the_specs() -> None:
 
 
 def test_an_idle_shard_waits() -> None:
-    """Without a message there is no transaction, and no deadline."""
     machine = Transactions()
     assert (decide(machine), machine.deadline_s) == (Next.WAIT, None)
     assert decide(machine, delivered=True) is Next.CONSUME
 
 
 def test_a_transaction_lasts_its_minimum() -> None:
-    """It waits for the minimum duration, then commits when nothing is ready."""
     machine = begun()
     machine.tick(0.9)
     assert (decide(machine), machine.deadline_s) == (Next.WAIT, 1)
@@ -69,14 +65,13 @@ def test_a_transaction_lasts_its_minimum() -> None:
 
 
 def test_no_minimum_is_over_at_once() -> None:
-    """A minimum of 0 is over at the next tick."""
     machine = begun(TransactionLimits(0, 10))
     machine.tick(0)
     assert decide(machine) is Next.POLL
 
 
 def test_a_minimum_above_the_maximum_counts() -> None:
-    """A transaction reads on until its minimum is over, and then both are."""
+    """The transaction reads until its minimum is over."""
     machine = begun(TransactionLimits(5, 1))
     machine.tick(4)
     assert decide(machine, delivered=True) is Next.CONSUME
@@ -85,7 +80,7 @@ def test_a_minimum_above_the_maximum_counts() -> None:
 
 
 def test_it_waits_for_acknowledgements_up_to_its_maximum() -> None:
-    """A sequence that began in it holds it open, but not beyond the maximum duration."""
+    """An open sequence extends the transaction, but not beyond its maximum duration."""
     machine = begun()
     machine.tick(9.9)
     assert decide(machine, pending=True) is Next.WAIT
@@ -95,14 +90,13 @@ def test_it_waits_for_acknowledgements_up_to_its_maximum() -> None:
 
 
 def test_waiting_for_acknowledgements_can_be_disabled() -> None:
-    """Then pending sequences do not matter."""
     machine = begun(TransactionLimits(1, 10, waits_for_acks=False))
     machine.tick(1)
     assert decide(machine, pending=True) is Next.POLL
 
 
 def test_the_maximum_ends_reading_within_a_sequence() -> None:
-    """What is delivered then is the next transaction's."""
+    """The remaining messages belong to the next transaction."""
     machine = begun()
     machine.tick(10)
     assert decide(machine, delivered=True) is Next.COMMIT
@@ -111,7 +105,7 @@ def test_the_maximum_ends_reading_within_a_sequence() -> None:
 
 
 def test_a_transaction_waits_for_its_predecessor() -> None:
-    """Neither its commit alone nor time suffices: its acknowledgements have to be appended."""
+    """The predecessor's acknowledgements must have been appended, too."""
     machine = committing()
     machine.tick(11)
     assert decide(machine) is Next.WAIT
@@ -124,7 +118,6 @@ def test_a_transaction_waits_for_its_predecessor() -> None:
 
 
 def test_a_full_transaction_is_stalled_by_its_predecessor() -> None:
-    """From the end of its maximum on; one that finds its predecessor done is not."""
     machine = committing()
     stalled_since_s = []
     for now_s in (15, 21, 22):
@@ -143,12 +136,11 @@ def test_a_full_transaction_is_stalled_by_its_predecessor() -> None:
 
 
 def test_a_transaction_reads_while_its_predecessor_commits() -> None:
-    """Messages are consumed side by side with the commit."""
     assert decide(committing(), delivered=True) is Next.CONSUME
 
 
 def test_a_deferred_message_begins_the_next_transaction() -> None:
-    """The transaction reads no more, but lasts its minimum."""
+    """The transaction stops reading, but still lasts its minimum."""
     machine = begun()
     machine.deferred()
     assert decide(machine, delivered=True, pending=True) is Next.WAIT
@@ -159,13 +151,11 @@ def test_a_deferred_message_begins_the_next_transaction() -> None:
 
 
 def test_the_first_message_cannot_be_deferred() -> None:
-    """Its transaction would be empty."""
     with pytest.raises(TransactionOrderError, match="first message"):
         begun(messages=0).deferred()
 
 
 def test_closed_sources_end_it_all() -> None:
-    """What was consumed is committed, and nothing else follows."""
     machine = begun()
     machine.sources_closed()
     machine.tick(1)
@@ -178,7 +168,7 @@ def test_closed_sources_end_it_all() -> None:
 
 
 def test_skipped_messages_are_progress() -> None:
-    """They are reported at once, with the commit under way, or by the checkpoint to come."""
+    """They are reported at once if no commit will cover them."""
     machine = Transactions()
     assert machine.skipped() is ReportSkipped.NOW
     machine.begin(0, LIMITS)
@@ -195,7 +185,6 @@ def test_skipped_messages_are_progress() -> None:
 
 @pytest.mark.parametrize("step", ["start_commit", "committed", "acknowledged", "consumed"])
 def test_steps_out_of_order_are_refused(step: str) -> None:
-    """An idle shard has nothing to commit, and nothing that is committed."""
     machine = Transactions()
     with pytest.raises(TransactionOrderError, match="present=IDLE"):
         getattr(machine, step)()

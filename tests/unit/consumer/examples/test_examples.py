@@ -1,4 +1,4 @@
-"""What the examples compute, without a host."""
+"""Tests what the examples compute, without a host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ IDS = ",".join(map(str, range(16)))
 
 
 def test_ngrams_begin_and_end_with_marks() -> None:
-    """Words are letters, in lower case."""
     assert list(ngrams("The fox, the DOG.", 2)) == ["START the", "the fox", "fox the", "the dog", "dog END"]
     assert list(ngrams("a b", 1)) == ["a", "b", "END"]
 
@@ -29,13 +28,12 @@ def test_examples_in_docstrings() -> None:
 
 
 def test_sums_go_on() -> None:
-    """The sum of two chunks is that of their bytes together."""
     assert stream_sum.crc64(b"6789", stream_sum.crc64(b"12345")) == stream_sum.crc64(b"123456789")
 
 
 @pytest.mark.parametrize(("text", "data"), [('"AQI="', b"\1\2"), ("null", b"")], ids=["data", "end"])
 def test_chunks_are_gos(text: str, data: bytes) -> None:
-    """Go writes an id as numbers, bytes as base64, and no bytes as null."""
+    """Go writes bytes as base64, and no bytes as null."""
     record = f'{{"UUID":"{STAMP}","ID":[{IDS}],"SeqNo":3,"Data":{text}}}'.encode()
     chunk = stream_sum.StreamChunk.parse(SPEC, record)
     assert chunk == stream_sum.StreamChunk(bytes(range(16)), 3, data, STAMP)
@@ -45,7 +43,6 @@ def test_chunks_are_gos(text: str, data: bytes) -> None:
 
 
 def test_sums_are_gos() -> None:
-    """A value is a number of 64 bits."""
     record = f'{{"UUID":"{STAMP}","ID":[{IDS}],"SeqNo":3,"Value":18446744073709551615}}'.encode()
     found = stream_sum.Sum.parse(SPEC, record)
     assert (found.value, bytes(found)) == ((1 << 64) - 1, record)
