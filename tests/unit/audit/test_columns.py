@@ -1,4 +1,4 @@
-"""An audit finds the columns it can rely on, and takes no others for them."""
+"""Which columns an audit compares, for tables of the sink and for other tables."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from gazette_spark._verify.data_ends import OriginColumns, origin_columns
 @pytest.mark.parametrize("value", ["binary", "string"])
 @pytest.mark.parametrize("offset", ["bigint", "long", "int"])
 def test_raw_rows_have_their_bytes(value: str, offset: str) -> None:
-    """A raw row's value is bytes, or a text that Spark made of them without a change."""
     found = origin_columns({"journal": "string", "offset": offset, "value": value})
     assert found == OriginColumns("journal", "offset", "value")
 
 
 def test_columns_of_the_source_come_first() -> None:
-    """A record's own fields may be called anything."""
+    """A record's own fields may have the same names as the metadata columns."""
     raw = {"journal": "string", "offset": "bigint", "value": "binary"}
     assert origin_columns({**raw, "_journal": "string", "_offset": "bigint"}) == OriginColumns(
         "_journal", "_offset", None
@@ -34,5 +33,4 @@ def test_columns_of_the_source_come_first() -> None:
     ],
 )
 def test_other_columns_say_nothing(types: dict[str, str]) -> None:
-    """Such a table's rows are counted."""
     assert origin_columns(types) is None

@@ -1,4 +1,4 @@
-"""The bytes that a journal has lost, as an audit plans to read around them."""
+"""How an audit plans its reads around bytes that a journal has lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JOURNAL = "shop/orders"
 def test_a_record_that_two_holes_cut_is_lost_once(
     tmp_path: Path, framing: str, content: bytes, gone: tuple[int, int]
 ) -> None:
-    """If it were in two ranges, its rows would be counted twice, and the entry that counted them refused."""
+    """In two ranges, its rows would be counted twice and would not match the entry's count."""
     journal = tmp_path / JOURNAL
     journal.mkdir(parents=True)
     for begin, end in ((0, 100), (200, 210), (300, 400)):
