@@ -1,4 +1,4 @@
-"""The doctor finds broken parts, and says how to fix each."""
+"""``gazette-spark doctor`` finds broken parts and says how to fix each."""
 
 from __future__ import annotations
 
@@ -31,14 +31,12 @@ KEY = "k" * 32
 
 
 def only(found: Iterator[Finding]) -> Finding:
-    """Return the one finding of a check; a problem has a remedy."""
     (finding,) = found
     assert (finding.state == "problem") == bool(finding.remedy)
     return finding
 
 
 def program(directory: Path, text: str) -> str:
-    """Make a home of Java whose program prints a version."""
     (directory / "bin").mkdir()
     java = directory / "bin" / "java"
     java.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
@@ -47,7 +45,6 @@ def program(directory: Path, text: str) -> str:
 
 
 def test_python_and_that_of_workers() -> None:
-    """An old Python is a problem, and so is another one for the workers."""
     assert only(check_python((3, 11, 2), sys.executable, {})).state == "ok"
     assert only(check_python((3, 9, 2), sys.executable, {})).state == "problem"
     ours, workers = check_python((3, 12, 0), sys.executable, {"PYSPARK_PYTHON": "/bin/sh"})
@@ -57,7 +54,7 @@ def test_python_and_that_of_workers() -> None:
 
 
 def test_the_command_for_workers_is_the_python_beside_it(tmp_path: Path) -> None:
-    """It is no problem in the environment of this Python, and one in another environment."""
+    """Another interpreter is a problem only if it belongs to a different environment."""
     for environment, python in (("ours", sys.executable), ("another", "/bin/sh")):
         (tmp_path / environment).mkdir()
         (tmp_path / environment / "python").symlink_to(python)
@@ -71,7 +68,7 @@ def test_the_command_for_workers_is_the_python_beside_it(tmp_path: Path) -> None
 
 
 def test_the_native_decoder() -> None:
-    """Its version, or why it is not there and what that means, which is no problem."""
+    """A missing decoder is reported with its reason, but it is not a problem."""
     with without_library():
         absent = only(check_native())
     assert absent.state == "skipped"
@@ -90,13 +87,12 @@ def test_the_native_decoder() -> None:
     ],
 )
 def test_versions_of_java(tmp_path: Path, said: str, state: str) -> None:
-    """Spark runs on 17 and 21."""
+    """Spark runs on Java 17 and 21."""
     found = only(check_java({"JAVA_HOME": program(tmp_path, said)}))
     assert (found.state, said in found.text) == (state, True)
 
 
 def test_no_java() -> None:
-    """The place that was looked at is named."""
     assert only(check_java({"JAVA_HOME": "/nowhere"})).text == "no Java in JAVA_HOME (/nowhere)"
     assert only(check_java({"PATH": "/nowhere"})).text == "no Java on PATH"
 
@@ -116,7 +112,7 @@ def test_no_java() -> None:
 def test_spark_and_delta_belong_together(
     monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], problem: str
 ) -> None:
-    """Delta's package says which releases of Spark it is for."""
+    """The Delta package declares which Spark releases it supports."""
 
     def version(name: str) -> str:
         if name not in versions:
@@ -132,7 +128,6 @@ def test_spark_and_delta_belong_together(
 
 
 def token(**claims: object) -> str:
-    """Return a signed token."""
     return jwt.encode(claims, KEY)
 
 
@@ -149,15 +144,13 @@ def token(**claims: object) -> str:
     ],
 )
 def test_tokens(env: dict[str, str], state: str, text: str) -> None:
-    """The remaining lifetime of a token is shown, and nothing of the token."""
+    """The doctor shows a token's remaining lifetime but no part of the token."""
     found = only(check_token(env, NOW_S))
     assert (found.state, text in found.text) == (state, True)
     assert not any(secret in str(found) for name, secret in env.items() if not name.endswith("_FILE"))
 
 
 class Stored:
-    """A client that knows one fragment."""
-
     def __init__(self, mod_time: int) -> None:
         self._fragment = Fragment("a/journal", 0, 1, bytes(20), pb.NONE, "file:///", mod_time)
 
@@ -169,13 +162,13 @@ class Stored:
     ("mod_time", "state"), [(0, "skipped"), (NOW_S - 9, "ok"), (NOW_S + 3600, "problem")], ids=str
 )
 def test_a_clock_that_is_behind(mod_time: int, state: str) -> None:
-    """A fragment cannot have been stored in the future."""
+    """A fragment cannot have been stored in the future, so the local clock must be behind."""
     found = only(check_clock(Stored(mod_time), ["a/journal"], NOW_S))  # type: ignore[arg-type]  # Its one method.
     assert found.state == state
 
 
 def test_a_journal_whose_fragments_cannot_be_listed() -> None:
-    """The clock is not checked then, and the broker is not blamed."""
+    """Without fragments the clock is not checked, and the broker is not blamed."""
 
     class Unlisted:
         def list_fragments(self, journal: str) -> None:
@@ -187,6 +180,5 @@ def test_a_journal_whose_fragments_cannot_be_listed() -> None:
 
 
 def test_lines_show_the_remedy_below() -> None:
-    """People read the state first."""
     shown = list(lines([Finding("java", "problem", "none", "install it"), Finding("python", "ok", "3.12")]))
     assert shown == ["PROBLEM  java    none", "                 -> install it", "OK       python  3.12"]

@@ -14,12 +14,10 @@ NOW_MS = 1_000_000_000
 
 
 def run(command: str, text: str | bytes, *flags: str) -> Result:
-    """Run a command of ``lag`` on stdin."""
     return CliRunner().invoke(main, ["lag", command, "-", *flags], input=text, catch_exceptions=False)
 
 
 def partition(index: int, current_lag: int) -> dict[str, object]:
-    """Return a recorded partition whose lag grows."""
     return {
         "topic": "shop/",
         "partition": index,
@@ -33,13 +31,12 @@ def partition(index: int, current_lag: int) -> dict[str, object]:
 
 
 def recording(**changes: object) -> str:
-    """Return a recording of a partition that is slow and one that is fine."""
     fields = {"now_ms": NOW_MS + 2000, "cluster": "local", "group": "größe/%2F"}
     return json.dumps(fields | {"partitions": [partition(0, 98), partition(1, 0)]} | changes)
 
 
 def test_evaluate_shows_burrows_status() -> None:
-    """Every partition; the worst one beside them; names as they are."""
+    """Burrow's names for statuses and groups are printed unchanged."""
     answer = run("evaluate", recording())
     assert answer.exit_code == 0
     status = json.loads(answer.stdout)
@@ -59,13 +56,12 @@ def test_evaluate_shows_burrows_status() -> None:
 
 
 def test_bad_only_leaves_out_what_is_fine() -> None:
-    """The command leaves out what is fine, as Burrow does by default; its counts are of all."""
+    """The filter is Burrow's default view. The counts still include all partitions."""
     status = json.loads(run("evaluate", recording(), "--bad-only").stdout)
     assert ([each["status"] for each in status["partitions"]], status["partition_count"]) == (["WARN"], 2)
 
 
 def test_an_unknown_group_is_notfound(tmp_path: Path) -> None:
-    """The exit code is 0 whatever the verdict; a file is read as stdin is."""
     file = tmp_path / "recording.json"
     file.write_text(recording(partitions=None))
     answer = CliRunner().invoke(main, ["lag", "evaluate", str(file)])
@@ -84,7 +80,6 @@ def test_an_unknown_group_is_notfound(tmp_path: Path) -> None:
     ],
 )
 def test_bad_recordings_are_one_line(text: str | bytes, problem: str) -> None:
-    """A bad recording ends the command with exit code 1, one line and nothing on stdout."""
     answer = run("evaluate", text)
     assert (answer.exit_code, answer.stdout) == (1, "")
     assert problem in answer.stderr

@@ -1,4 +1,4 @@
-"""docs/reference/burrow.md shows what the commands print."""
+"""The examples in docs/reference/burrow.md show what the commands print."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ assert EXAMPLES, "the page introduces an example's file with its name and a colo
 def test_examples_are_true(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: tuple[str, str, str, str]
 ) -> None:
-    """The command, given the file, prints the answer that stands below it."""
     file, content, command, printed = example
     monkeypatch.chdir(tmp_path)
     (tmp_path / file).write_text(content)

@@ -1,4 +1,4 @@
-"""``gazette-spark lag serve`` refuses settings it cannot use, and shows none that are secret."""
+"""``gazette-spark lag serve`` refuses unusable settings and shows no secrets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ SECRET_URLS = {
     ],
 )
 def test_a_command_that_no_shell_would_take(command: str, problem: str) -> None:
-    """A command that cannot be split is wrong usage, told before anything is served."""
     done = CliRunner().invoke(
         main, [*SERVE, "--listen", "127.0.0.1:0", "--notify-command", command], catch_exceptions=False
     )
@@ -64,7 +63,7 @@ def test_a_command_that_no_shell_would_take(command: str, problem: str) -> None:
     ],
 )
 def test_options_of_notices_are_checked_at_the_start(options: list[str], problem: str) -> None:
-    """Not when the first incident begins; a secret in them is not shown."""
+    """Otherwise the error would appear only when the first incident begins. It must not show secrets."""
     arguments = [*SERVE, "--listen", "127.0.0.1:0", "--notify-command", "true", *options]
     done = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert done.exit_code != 0
@@ -73,13 +72,13 @@ def test_options_of_notices_are_checked_at_the_start(options: list[str], problem
 
 
 def test_a_topic_has_a_name() -> None:
-    """A selector without one was shown under the topics of the journals' own names."""
+    """Without a name, the selector's journals would appear under topics derived from their own names."""
     answer = CliRunner().invoke(main, ["lag", "show", "--table", "x", "--topic", "app"])
     assert (answer.exit_code, "--topic 'app': expected NAME=SELECTOR" in answer.stderr) == (2, True)
 
 
 def test_a_narrow_terminal_still_shows_the_names() -> None:
-    """Rich gives columns of numbers their width first, and would leave none to the group and its verdict."""
+    """Rich sizes numeric columns first and would leave no width for the group and its verdict."""
     reader, terminal = os.openpty()
     command = [sys.executable, "-m", "gazette_spark.cli", "lag", "show", "--table", "/no/such/table"]
     env = {**os.environ, "COLUMNS": "16", "TERM": "xterm", "BROKER_ADDRESS": "http://127.0.0.1:9"}
@@ -94,7 +93,7 @@ def test_a_narrow_terminal_still_shows_the_names() -> None:
 
 
 def test_states_are_those_of_a_named_group() -> None:
-    """Which group a location is of does not follow from the location."""
+    """A location does not reveal which group it belongs to, so the option names the group."""
     done = CliRunner().invoke(main, [*SERVE, "--states", "/lake/states"], catch_exceptions=False)
     assert done.exit_code == 2
     assert "--states '/lake/states': expected GROUP=LOCATION" in done.stderr
@@ -102,7 +101,7 @@ def test_states_are_those_of_a_named_group() -> None:
 
 @pytest.mark.parametrize("url", SECRET_URLS.values(), ids=SECRET_URLS)
 def test_the_configuration_shows_no_secret(url: str) -> None:
-    """The view of ``/v3/config`` has every location, without what may be a secret in it."""
+    """``/v3/config`` lists every location, with anything that may be a secret removed."""
     arguments = [*SERVE[2:], "--table", url, "--checkpoint", f"other={url}", "--states", f"other={url}"]
     with click.Context(serve) as context:
         serve.parse_args(context, arguments)
@@ -117,7 +116,7 @@ def test_the_configuration_shows_no_secret(url: str) -> None:
 
 
 def test_a_table_that_cannot_be_read_is_named_without_secrets() -> None:
-    """The failure of a feed is on a page for everybody."""
+    """Everybody can see the page that shows a feed's failure."""
     url = "lake://key:SECRET@nowhere/orders?sig=SECRET"
     with pytest.raises(InputError, match="nowhere/orders") as caught:
         DeltaLog(url).rows(None)

@@ -1,4 +1,4 @@
-"""The command answers fast, and its errors are one line and an exit code."""
+"""The command starts fast and reports an error as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from gazette_spark.version import VERSION
 
 
 def test_shards_of_no_consumer_fail_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker's address, and one where nobody listens, are told apart within moments."""
     monkeypatch.setattr("gazette_spark.cli.shards.CONNECT_S", 0.1)
     with EmbeddedBroker(tmp_path) as broker:
         command = ["shards", "--consumer", broker.endpoint, "list"]
@@ -35,7 +34,7 @@ def test_shards_of_no_consumer_fail_soon(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_shards_are_looked_for_where_they_are_served() -> None:
-    """`shards` asks the default port of `consumer serve`, which is not a broker's."""
+    """``shards`` uses the default port of ``consumer serve``, which differs from a broker's."""
     words = (["consumer", "serve"], ["shards"])
     serve, shards = (CliRunner().invoke(main, [*each, "--help"]).stdout for each in words)
     (port,) = re.findall(r"--port .*?\[default:\s+(\d+)", serve, re.DOTALL)
@@ -45,7 +44,7 @@ def test_shards_are_looked_for_where_they_are_served() -> None:
 
 
 def test_help_lists_every_group_without_loading_it() -> None:
-    """``--help`` needs neither Spark nor gRPC nor any group's module."""
+    """``--help`` loads neither Spark nor gRPC nor the module of any group."""
     code = (
         "import sys\n"
         "from gazette_spark.cli.main import main\n"
@@ -61,14 +60,12 @@ def test_help_lists_every_group_without_loading_it() -> None:
 
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_each_group_explains_itself(name: str) -> None:
-    """``--help`` of every group and command works and has a first line."""
     answer = CliRunner().invoke(main, [name, "--help"], catch_exceptions=False)
     assert answer.exit_code == 0
     assert "Usage: " in answer.output
 
 
 def test_help_groups_the_commands() -> None:
-    """Each command is in one section, with one line even on a narrow terminal."""
     assert [name for names in SECTIONS.values() for name in names] == list(COMMANDS)
     lines = CliRunner().invoke(main, ["--help"], terminal_width=80).output.splitlines()
     for section, names in SECTIONS.items():
@@ -79,18 +76,15 @@ def test_help_groups_the_commands() -> None:
 
 @pytest.mark.parametrize("group", ["broker", "consumer", "journals", "lag", "offsets", "shards"])
 def test_help_cuts_no_line_of_a_command(group: str) -> None:
-    """On a narrow terminal, click ends a line that does not fit in dots."""
     help_text = CliRunner().invoke(main, [group, "--help"], terminal_width=80).output
     assert "..." not in help_text.partition("Commands:")[2]
 
 
 def test_version_is_the_packages() -> None:
-    """The command and the package are one thing."""
     assert VERSION in CliRunner().invoke(main, ["--version"]).output
 
 
 def test_text_in_place_of_an_integer() -> None:
-    """The error calls an integer one, also where it has bounds."""
     done = CliRunner().invoke(main, ["journals", "read", "shop/orders", "--offset", "abc"])
     assert done.exit_code == 2
     assert "'abc' is not a valid integer.\n" in done.output
@@ -109,20 +103,17 @@ def test_text_in_place_of_an_integer() -> None:
 )
 @pytest.mark.parametrize("number", ["nan", "inf", "-1"])
 def test_no_time_is_endless_or_negative(words: list[str], number: str) -> None:
-    """With such a timeout, a command would wait for ever or not at all, and blame the broker."""
+    """With such a timeout a command would wait forever, or not at all and then blame the broker."""
     done = CliRunner().invoke(main, [word.format(number) for word in words])
     assert done.exit_code == 2
     assert number in done.stderr.splitlines()[-1]
 
 
 def test_unknown_commands_are_wrong_usage() -> None:
-    """A slip of the user exits with 2."""
     assert CliRunner().invoke(main, ["jurnals"]).exit_code == 2
 
 
 def test_an_error_is_one_line_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that the package raises on purpose exits with 1 and shows no traceback."""
-
     @click.command()
     def fails() -> None:
         raise JournalNotFoundError("a/b", "line one\nline two")
@@ -139,7 +130,7 @@ def test_an_error_is_one_line_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
 def test_a_full_disk_is_an_error_of_one_line(tmp_path: Path) -> None:
-    """A traceback would look like a bug of the command."""
+    """A traceback would look like a bug in the command."""
     command = [sys.executable, "-m", "gazette_spark.cli", "journals", "list"]
     with EmbeddedBroker(tmp_path) as broker, Path("/dev/full").open("wb") as full:
         env = {**os.environ, "BROKER_ADDRESS": broker.endpoint}
@@ -167,14 +158,13 @@ PLACES = [
 
 @pytest.mark.parametrize("words", PLACES)
 def test_the_broker_is_named_at_any_place(words: list[str]) -> None:
-    """The address counts wherever it stands, before the environment's, and errors name the option."""
     arguments = [word.format(url="localhost:8080") for word in words]
     answer = CliRunner(env={"BROKER_ADDRESS": "http://other:1"}).invoke(main, arguments)
     assert "option '--broker': got 'localhost:8080'; expected a URL" in answer.stderr
 
 
 def test_a_broker_that_a_command_would_not_use_is_refused(tmp_path: Path) -> None:
-    """Quickstart starts one, and its user would believe that the table is filled from another."""
+    """Quickstart starts its own broker, so the user would believe the table is filled from the given one."""
     (tmp_path / "file").write_text("")
     answer = CliRunner().invoke(main, ["--broker", "http://a:1", "quickstart", "--keep", str(tmp_path)])
     assert (answer.exit_code, "starts its own broker" in answer.stderr) == (2, True)
@@ -182,21 +172,20 @@ def test_a_broker_that_a_command_would_not_use_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("words", [["journals", "list"], ["lag", "show", "--table", "x"]], ids=" ".join)
 def test_the_environment_names_the_broker(words: list[str]) -> None:
-    """All commands read ``BROKER_ADDRESS``, and say so."""
     answer = CliRunner(env={"BROKER_ADDRESS": "localhost:8080"}).invoke(main, words)
     assert "option 'BROKER_ADDRESS': got 'localhost:8080'" in answer.stderr
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
 def test_an_empty_address_is_refused(before: int) -> None:
-    """It comes from an unset variable, and the default would be another broker than was meant."""
+    """It comes from an unset variable, and the default could be a broker that the user did not mean."""
     words = ["journals", "list"]
     answer = CliRunner().invoke(main, [*words[:before], "--broker", "", *words[before:]])
     assert (answer.exit_code, "it is empty; give a URL" in answer.stderr) == (2, True)
 
 
 def test_an_option_of_the_group_after_the_command_is_pointed_out() -> None:
-    """`--broker` may be anywhere, so people expect the same of the others."""
+    """``--broker`` is accepted anywhere, so users expect the same of the other options."""
     answer = CliRunner().invoke(
         main, ["shards", "list", "--consumer", "http://a:1"], prog_name="gazette-spark"
     )
@@ -205,7 +194,7 @@ def test_an_option_of_the_group_after_the_command_is_pointed_out() -> None:
 
 
 def test_a_host_that_nobody_knows_is_named_in_one_sentence() -> None:
-    """The text of gRPC has the names of its fields."""
+    """The text of gRPC contains internal field names."""
     error = UnavailableError(
         "http://nowhere.invalid:8080",
         "errors resolving nowhere.invalid:8080: [field:hostname lookup error:address lookup failed for "
@@ -218,7 +207,6 @@ def test_a_host_that_nobody_knows_is_named_in_one_sentence() -> None:
 
 
 def test_a_look_without_a_broker_names_the_option(tmp_path: Path) -> None:
-    """`lag show` goes on with what it has, and tells its user about commands, not about queries."""
     words = ["lag", "show", "--table", str(tmp_path), "--broker", "http://127.0.0.1:1", "--timeout", "0.2"]
     answer = CliRunner().invoke(main, words)
     assert answer.exit_code == 3
@@ -227,7 +215,6 @@ def test_a_look_without_a_broker_names_the_option(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_works_as_its_page_says(shell: str) -> None:
-    """The page's line for a shell defines a function that asks this command for completions."""
     page = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text()
     (variable,) = re.findall(rf"`[^`]*\b(\w+)={shell}_source gazette-spark[^`]*`", page)
     script = CliRunner().invoke(main, [], prog_name="gazette-spark", env={variable: f"{shell}_source"})
@@ -240,6 +227,5 @@ def test_completion_works_as_its_page_says(shell: str) -> None:
 
 
 def test_a_slip_gets_a_suggestion() -> None:
-    """The nearest command is named."""
     answer = CliRunner().invoke(main, ["journal", "list"])
     assert "Did you mean 'journals'?" in answer.stderr

@@ -1,4 +1,4 @@
-"""The ledger of a table is shown from its log, without Spark."""
+"""``gazette-spark offsets show`` prints a table's ledger from the Delta log, without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from gazette_spark.offsets import JournalOffsets
 
 
 def entry(app_id: str, number: int, **heads: int) -> str:
-    """Return the ledger text of one commit."""
     position = (JournalOffsets({f"shop/{name}": offset for name, offset in heads.items()}),)
     return LedgerEntry(
         app_id, number, "query", number, position, position, position, f"try-{number}", None
@@ -27,7 +26,6 @@ def entry(app_id: str, number: int, **heads: int) -> str:
 
 
 def commit(table: Path, version: int, metadata: str | None, operation: str = "WRITE") -> None:
-    """Write a commit of a Delta log."""
     info = {"timestamp": 1_780_000_000_000 + version, "operation": operation, "operationParameters": {}}
     if metadata is not None:
         info["userMetadata"] = metadata
@@ -39,7 +37,7 @@ def commit(table: Path, version: int, metadata: str | None, operation: str = "WR
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """A table with two writers, and commits of others between theirs."""
+    """A table with two writers whose commits alternate with those of other programs."""
     commit(tmp_path, 8, entry("orders", 0, orders=0))
     commit(tmp_path, 9, entry("returns", 3, returns=7))
     commit(tmp_path, 10, entry("orders", 1, orders=2048, telemetry=5))
@@ -49,12 +47,10 @@ def table(tmp_path: Path) -> Path:
 
 
 def run(*args: str) -> Result:
-    """Run ``gazette-spark offsets show``."""
     return CliRunner().invoke(main, ["offsets", "show", *args])
 
 
 def test_each_writer_shows_its_newest_entry(table: Path) -> None:
-    """The command shows one line a journal, of the newest entry of each app id."""
     assert run(str(table)).stdout.splitlines() == [
         "APP_ID   BATCH_ID  TABLE_VERSION  JOURNAL         READ_THROUGH",
         "orders          1             10  shop/orders             2048",
@@ -64,14 +60,12 @@ def test_each_writer_shows_its_newest_entry(table: Path) -> None:
 
 
 def test_json_is_the_entry_with_its_version(table: Path) -> None:
-    """Programs get the whole entry."""
     (found,) = json.loads(run(str(table), "--app-id", "returns", "--format", "json").stdout)
     assert (found["table_version"], found["attempt"]) == (9, "try-3")
     assert found["end"] == [JournalOffsets({"shop/returns": 7}).to_dict()]
 
 
 def test_what_was_skipped_is_shown(table: Path) -> None:
-    """The command shows all gaps of the history, newest first, without those of undone batches."""
     where = (JournalOffsets({"shop/orders": 4096}),)
     for version, number, gap in [(13, 2, (0, 9)), (14, 3, (100, 164)), (16, 4, (2048, 4096))]:
         gaps = (SkippedGap("shop/orders", *gap),)
@@ -94,7 +88,6 @@ def test_what_was_skipped_is_shown(table: Path) -> None:
 
 @pytest.fixture
 def log_file(tmp_path: Path) -> Path:
-    """The middle commit of a table that deltalake can read."""
     for _ in range(3):
         write_deltalake(tmp_path / "lake", pa.table({"id": [1]}), mode="append")
     return tmp_path / "lake" / "_delta_log" / f"{1:020}.json"
@@ -110,7 +103,7 @@ def log_file(tmp_path: Path) -> Path:
     ],
 )
 def test_a_damaged_file_of_the_log_is_named(log_file: Path, content: bytes | None, problem: str) -> None:
-    """Neither deltalake nor Spark names it, and the frames of either hide the line that matters."""
+    """Neither deltalake nor Spark names the damaged file, and their stack traces hide the relevant line."""
     log_file.unlink()
     if content is not None:
         log_file.write_bytes(content)
@@ -134,7 +127,7 @@ def test_a_damaged_file_of_the_log_is_named(log_file: Path, content: bytes | Non
     ],
 )
 def test_a_damaged_newest_commit_hides_no_entry(table: Path, content: bytes, problem: str) -> None:
-    """If it were passed over, an older entry would be shown as the table's position."""
+    """If the commit were skipped, an older entry would be shown as the table's position."""
     newest = table / "_delta_log" / f"{13:020}.json"
     newest.write_bytes(content)
     answer = run(str(table))
@@ -143,7 +136,7 @@ def test_a_damaged_newest_commit_hides_no_entry(table: Path, content: bytes, pro
 
 
 def test_a_damaged_commit_before_a_checkpoint_is_named(table: Path) -> None:
-    """Delta itself does not read it any more."""
+    """Delta itself no longer reads that commit."""
     (table / "_delta_log" / f"{11:020}.checkpoint.parquet").touch()
     (table / "_delta_log" / f"{9:020}.json").write_bytes(b"{")
     with pytest.raises(InputError, match=f"line 1 of _delta_log/{9:020}.json is not valid JSON"):
@@ -151,7 +144,7 @@ def test_a_damaged_commit_before_a_checkpoint_is_named(table: Path) -> None:
 
 
 def test_a_history_ends_where_a_commit_was_cleaned_up(tmp_path: Path) -> None:
-    """A clean-up that was interrupted may leave older commits. What they lead to is unknown."""
+    """An interrupted clean-up may leave older commits behind, and nothing shows what they lead to."""
     for version in range(4):
         start, begin, end = (
             (JournalOffsets({"shop/orders": at}),) for at in (0, max(0, 8 * version - 8), 8 * version)
@@ -169,13 +162,13 @@ def test_a_history_ends_where_a_commit_was_cleaned_up(tmp_path: Path) -> None:
 
 
 def test_an_error_of_deltalake_is_shown_without_its_frames() -> None:
-    """It ends in addresses without names."""
+    """The error ends in stack frames that are addresses without symbols."""
     error = OSError("Kernel error\n  \u21b3 Json error: truncated\n   0: <unknown>\n   1: start_thread\n")
     assert deltalake_text(error) == "Kernel error: Json error: truncated"
 
 
 def test_files_that_delta_has_deleted_are_no_damage(log_file: Path) -> None:
-    """It deletes the oldest files, which a checkpoint replaces."""
+    """Delta deletes the oldest log files once a checkpoint replaces them."""
     assert log_damage(str(log_file.parents[1])) is None
     log_file.with_name(f"{1:020}.checkpoint.parquet").touch()
     log_file.with_name(f"{0:020}.json").unlink()
@@ -195,7 +188,6 @@ def test_files_that_delta_has_deleted_are_no_damage(log_file: Path) -> None:
     ],
 )
 def test_what_is_not_there_is_said(table: Path, tmp_path: Path, args: list[str], problem: str) -> None:
-    """The command ends with exit code 1 and one line."""
     empty = tmp_path / "empty"
     empty.mkdir()
     answer = run(str(table if args else empty), *args)
@@ -205,7 +197,7 @@ def test_what_is_not_there_is_said(table: Path, tmp_path: Path, args: list[str],
 
 
 def test_a_table_is_named_by_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table in a store is read as the lag monitor reads it, and no secret of its URL is shown."""
+    """The table's URL may contain secrets, which must not be printed."""
     properties = CommitProperties(custom_metadata={"userMetadata": entry("orders", 1, orders=2048)})
     write_deltalake(tmp_path, pa.table({"id": [1]}), commit_properties=properties)
     local = [run(str(tmp_path)).stdout, run(tmp_path.as_uri()).stdout]
@@ -225,14 +217,12 @@ def test_a_table_is_named_by_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_missing_directory_is_wrong_usage(tmp_path: Path) -> None:
-    """The text says that a URL would do, too."""
     answer = run(str(tmp_path / "none"))
     assert answer.exit_code == 2
     assert "TABLE is a directory, a URL" in answer.stderr
 
 
 def test_a_location_is_not_percent_encoded(tmp_path: Path) -> None:
-    """Each name is taken as it is; where the quoted one is not there, the text shows the other."""
     for name in ("h#sh 100%?", "day%201"):
         table = tmp_path / name
         table.mkdir()

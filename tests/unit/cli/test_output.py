@@ -15,7 +15,6 @@ ROWS = [
 
 
 def test_columns_are_aligned_numbers_to_the_right() -> None:
-    """A heading, then one line a row, without trailing blanks."""
     assert text_table(ROWS, ["name", "bytes", "labels"]).splitlines() == [
         "NAME         BYTES  LABELS",
         "shop/orders   1024  app=shop",
@@ -24,16 +23,13 @@ def test_columns_are_aligned_numbers_to_the_right() -> None:
 
 
 def test_lists_are_joined() -> None:
-    """A cell stays on one line."""
     assert text_table(ROWS[:1], ["stores"]).splitlines() == ["STORES", "file:///a/,s3://b/"]
 
 
 def test_no_rows_leave_the_heading() -> None:
-    """An empty answer is not an empty page."""
     assert text_table([], ["name", "bytes"]) == "NAME  BYTES"
 
 
 def test_json_holds_every_field(capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON is one document and leaves nothing out."""
     show(ROWS, ["name"], "json")
     assert json.loads(capsys.readouterr().out) == ROWS

@@ -1,4 +1,4 @@
-"""A stream is cut into records with their frames; one that is cut itself is not taken for whole."""
+"""A stream is cut into records with their frames, and a truncated stream is an error."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ RECORDS = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), ma
 
 
 def frame(content: bytes) -> bytes:
-    """Frame a record by a header."""
     return MAGIC + struct.pack("<I", len(content)) + content
 
 
 def line(content: bytes) -> bytes:
-    """Frame a record as a line."""
     return content.replace(b"\n", b" ").rstrip(b"\r") + b"\n"
 
 
@@ -30,7 +28,6 @@ WRITERS = {"fixed": frame, "lines": line}
 
 @given(records=RECORDS, framing=st.sampled_from(["fixed", "lines"]), keyed=st.booleans())
 def test_round_trip(records: list[tuple[bytes, bytes]], framing: str, keyed: bool) -> None:
-    """Keys come without their frames, records with them."""
     write = WRITERS[framing]
     source = b"".join((write(key) if keyed else b"") + write(record) for key, record in records)
     bare = len(MAGIC) + 4 if framing == "fixed" else 0
@@ -43,7 +40,6 @@ def test_round_trip(records: list[tuple[bytes, bytes]], framing: str, keyed: boo
 
 @given(records=RECORDS.filter(bool), framing=st.sampled_from(["fixed", "lines"]), data=st.data())
 def test_any_cut_is_seen(records: list[tuple[bytes, bytes]], framing: str, data: st.DataObject) -> None:
-    """Whole pairs before the cut are given; what the cut leaves of the next is an error."""
     pairs = [WRITERS[framing](key) + WRITERS[framing](record) for key, record in records]
     source = b"".join(pairs)
     cut = data.draw(st.integers(0, len(source)))
@@ -67,6 +63,5 @@ def test_any_cut_is_seen(records: list[tuple[bytes, bytes]], framing: str, data:
     ],
 )
 def test_noise_is_no_frame(source: bytes) -> None:
-    """Noise in place of a frame is refused, and the error shows it."""
     with pytest.raises(InputError, match="frame"):
         list(read_keyed(io.BytesIO(source), "fixed", keyed=False))

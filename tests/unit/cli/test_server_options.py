@@ -1,4 +1,4 @@
-"""A server's command ends by a signal, whichever thread the kernel gives it to."""
+"""A server's command ends on a signal, regardless of which thread the kernel delivers it to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print("ended")
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_another_thread_gets_ends_the_wait(signum: signal.Signals) -> None:
-    """Python runs its handlers in the main thread, which would sleep on if it waited for a lock."""
+    """Python runs signal handlers in the main thread, which would sleep on if it waited for a lock."""
     command = [sys.executable, "-c", PROGRAM, str(int(signum))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr

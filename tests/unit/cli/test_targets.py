@@ -1,4 +1,4 @@
-"""A command that changes journals wants to be told which; an unset variable never means all of them."""
+"""Commands that change journals require an explicit selection: an empty variable never means all."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ EMPTY = {"nothing": "", "no name": "name=", "no prefix": "prefix=", "no value": 
 
 
 def run(*arguments: str) -> Result:
-    """Run a command of ``journals`` where no broker is."""
+    """Run a command of ``journals`` with the address of a broker that does not exist."""
     return CliRunner().invoke(main, ["journals", *NO_BROKER, *arguments], input="", catch_exceptions=False)
 
 
 @pytest.mark.parametrize("selector", EMPTY.values(), ids=EMPTY)
 @pytest.mark.parametrize("command", CHANGING.values(), ids=CHANGING)
 def test_an_unset_variable_is_wrong_usage(command: list[str], selector: str) -> None:
-    """The command ends with exit code 2 before it asks a broker, and says how to mean every journal."""
     done = run(*command, "--selector", selector)
     assert done.exit_code == 2
     assert "write 'name'" in done.stderr or "no journals are selected" in done.stderr
@@ -35,7 +34,6 @@ def test_an_unset_variable_is_wrong_usage(command: list[str], selector: str) -> 
 
 @pytest.mark.parametrize("command", CHANGING.values(), ids=CHANGING)
 def test_every_journal_can_be_meant(command: list[str]) -> None:
-    """A selector that selects every journal on purpose reaches the broker, which is not there."""
     done = run(*command, "-l", "name")
     assert done.exit_code == 1
     assert "127.0.0.1:1" in done.stderr
@@ -45,7 +43,7 @@ def test_every_journal_can_be_meant(command: list[str]) -> None:
     "words", [["journals", "list"], ["journals", "gaps"], ["lag", "show", "--table", "x"], ["shards", "list"]]
 )
 def test_a_command_that_shows_refuses_an_empty_value(words: list[str]) -> None:
-    """An answer about every journal or shard would look like one about those of a name."""
+    """The output for all journals would look like the output for the requested one."""
     label = "id" if words[0] == "shards" else "name"
     done = CliRunner().invoke(main, [*words, "-l", f"{label}=="])
     assert done.exit_code == 2
@@ -53,21 +51,19 @@ def test_a_command_that_shows_refuses_an_empty_value(words: list[str]) -> None:
 
 
 def test_a_selector_that_does_not_parse_is_wrong_usage() -> None:
-    """The command names the option and the part of the selector, and asks no broker."""
     done = run("list", "-l", "app in (shop")
     assert (done.exit_code, "--selector: cannot parse 'app in (shop'" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("journal", [";meta", "a/b,app=shop", ""])
 def test_a_name_is_no_selector(journal: str) -> None:
-    """A name that would select other journals is refused, not looked up."""
     done = run("append", "-f", "lines", "-m", "direct", journal)
     assert done.exit_code != 0
     assert "127.0.0.1:1" not in done.stderr
 
 
 def test_every_command_with_a_selector_is_known() -> None:
-    """A command with a selector changes journals, and is tried above, or shows them."""
+    """A new command with a selector must be added to the tests of changing or of read-only commands."""
     taking = {
         name
         for name, command in journals.commands.items()

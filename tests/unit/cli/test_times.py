@@ -30,7 +30,7 @@ NOW_S = 1_795_370_762.5
     ],
 )
 def test_a_time_is_read(text: str, unix_s: int) -> None:
-    """A text without a zone is in UTC, as in what the commands print."""
+    """A time without a zone is in UTC, as in the output of the commands."""
     assert parse_time(text, NOW_S) == unix_s
 
 
@@ -39,13 +39,11 @@ def test_a_time_is_read(text: str, unix_s: int) -> None:
     ["", "ago", "yesterday", "-5", "-2h ago", "2 weeks ago", "2h", "99999d ago", "1795370762000", "9" * 400],
 )
 def test_a_text_that_is_not_a_time_is_refused(text: str) -> None:
-    """That includes milliseconds, and times before 1970."""
     assert parse_time(text, NOW_S) is None
 
 
 @pytest.mark.parametrize("words", [["fragments", "--from"], ["fragments", "--to"], ["read", "--from"]])
 def test_commands_say_how_to_write_a_time(words: list[str]) -> None:
-    """Before a broker is asked."""
     command, option = words
     done = CliRunner().invoke(main, ["journals", command, "a/b", option, "yesterday"])
     assert done.exit_code == 2
@@ -64,6 +62,6 @@ def test_commands_say_how_to_write_a_time(words: list[str]) -> None:
     ],
 )
 def test_a_range_is_checked_in_the_options_words(words: list[str], problem: str) -> None:
-    """A broker would name fields of its protocol, which no option is called."""
+    """The broker's own error would name protocol fields, which differ from the options."""
     done = CliRunner().invoke(main, ["journals", words[0], "a/b", *words[1:]])
     assert (done.exit_code, problem in done.stderr) == (2, True)

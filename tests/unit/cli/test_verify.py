@@ -1,4 +1,4 @@
-"""``gazette-spark verify`` enters the cluster as the other commands do, and says what was not compared."""
+"""``gazette-spark verify`` connects as the other commands do, and lists what it did not compare."""
 
 from __future__ import annotations
 
@@ -29,21 +29,18 @@ from gazette_spark.errors import InputError
     ],
 )
 def test_an_invalid_command_line_has_its_own_exit_code(flags: list[str]) -> None:
-    """It is found before Spark starts."""
     found = CliRunner().invoke(main, ["verify", "table", *flags])
     assert found.exit_code == 2
     assert flags[-2] in found.stderr
 
 
 def test_a_table_that_is_not_there_is_said_before_spark_starts() -> None:
-    """The words are those of `offsets show`."""
     found = CliRunner().invoke(main, ["verify", "nowhere"])
     assert found.exit_code == 2
     assert "there is no directory 'nowhere'; TABLE is a directory, a URL, or iceberg:CATALOG" in found.stderr
 
 
 def test_an_error_of_spark_is_shown_by_its_first_line() -> None:
-    """Its stack trace is hidden, and its exit code is not that of a table that differs."""
     text = "[FAILED_READ_FILE] Encountered error while reading file a.parquet\nJVM stacktrace:\nat a.B.c"
     with pytest.raises(InputError) as caught, spark_errors():
         raise PySparkException(text)
@@ -52,7 +49,7 @@ def test_an_error_of_spark_is_shown_by_its_first_line() -> None:
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_executors_enter_the_cluster_as_the_command_does(tmp_path: Path, remote: bool) -> None:
-    """Certificates travel as their contents; so does a token, to a server that has not its file."""
+    """Certificates travel as contents. So does a token, for executors that do not have its file."""
     token, authority = tmp_path / "token", tmp_path / "ca.pem"
     token.write_text("secret\n")
     authority.write_text("-----BEGIN CERTIFICATE-----\n")
@@ -96,7 +93,6 @@ def test_executors_enter_the_cluster_as_the_command_does(tmp_path: Path, remote:
 def test_missing_packages_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], missing: str, packages: str
 ) -> None:
-    """A machine without Spark, or without what its clients need, is told what to install."""
     monkeypatch.setitem(sys.modules, missing, None)
     found = CliRunner().invoke(main, ["verify", str(tmp_path), *flags])
     assert found.exit_code == 3
@@ -104,7 +100,7 @@ def test_missing_packages_are_named(
 
 
 def test_a_jvm_that_does_not_start_ends_in_one_line(tmp_path: Path) -> None:
-    """What the JVM wrote comes before it: it was kept from the terminal."""
+    """The JVM's output precedes the error because it was not shown on the terminal."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho jars cannot be resolved >&2\nexit 1\n")
@@ -122,7 +118,6 @@ def test_a_jvm_that_does_not_start_ends_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_missing_java_is_named(tmp_path: Path) -> None:
-    """Nothing is started that would report it in its own words."""
     words = ["verify", "--spark", "--entries-only", str(tmp_path)]
     answer = CliRunner(env={"JAVA_HOME": "/nowhere"}).invoke(main, words)
     assert answer.exit_code == 3
@@ -130,13 +125,11 @@ def test_a_missing_java_is_named(tmp_path: Path) -> None:
 
 
 def report(*ranges: ComparedRange) -> Report:
-    """Return a report about a table of one journal."""
     claim = CoveredRange("app", 0, "a/b", 0, 30, 1, (CommittedSpan(0, 30, 1),))
     return Report("t", 1, "bytes", [Tiling("app", 1, (claim,), False, False)], list(ranges), {"a/b": 3})
 
 
 def test_what_was_not_compared_is_listed() -> None:
-    """Offsets with a reason are lines of a table, and no line says that they are verified."""
     part = ComparedRange("app", "a/b", 0, 10, "nothing", "the journal no longer has these bytes")
     found = report(part, ComparedRange("app", "a/b", 10, 30, "bytes"))
     found.unproven = ["the journal no longer has these bytes"]
@@ -147,7 +140,7 @@ def test_what_was_not_compared_is_listed() -> None:
 
 
 def test_dead_letters_that_were_not_counted_are_unknown() -> None:
-    """`--entries-only` counts neither records nor dead letters: JSON has null for both, and not 0."""
+    """``--entries-only`` counts neither records nor dead letters, so JSON has null instead of 0."""
     unread = report()
     unread.records = {}
     counts = [
@@ -208,7 +201,6 @@ GONE = ComparedRange("app", "a/b", 0, 10, "nothing", "gone", accepted=True)
 def test_the_last_line_is_the_verdict(
     ranges: list[ComparedRange], changes: dict[str, object], verdict: str
 ) -> None:
-    """Its first word is the answer; records are counted, or entries where no row was compared."""
     *above, last = report_lines(replace(report(*ranges), **changes))  # type: ignore[arg-type]  # Fields by name, of mixed types.
     assert last == verdict
     assert ("1 ledger entry covers" in "\n".join(above)) == (changes.get("depth") == "entries")
