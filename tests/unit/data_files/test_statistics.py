@@ -56,7 +56,6 @@ ROWS = st.fixed_dictionaries(
 
 
 def written(rows: list[dict[str, Any]], root: Path, group: int, indexed: int = -1) -> dict[str, Any]:
-    """Write rows to a file; return its statistics."""
     found: list[pq.FileMetaData] = []
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     with pq.ParquetWriter(root / "file.parquet", SCHEMA, metadata_collector=found) as writer:
@@ -68,7 +67,6 @@ def written(rows: list[dict[str, Any]], root: Path, group: int, indexed: int = -
 
 
 def read_as(name: str, bound: Any) -> Any:
-    """Return a bound of a column as its values compare."""
     match name:
         case "text":
             return bound.encode()
@@ -85,7 +83,6 @@ def read_as(name: str, bound: Any) -> Any:
 def test_each_value_lies_within_the_bounds(
     tmp_path_factory: Any, rows: list[dict[str, Any]], group: int
 ) -> None:
-    """Of every type, whatever its row group; nulls are counted, through null structs as well."""
     found = written(rows, tmp_path_factory.mktemp("file"), group)
     assert found["numRecords"] == len(rows)
     for name in ("whole", "text", "at", "local", "day", "price", "number"):
@@ -107,7 +104,7 @@ def test_each_value_lies_within_the_bounds(
 
 
 def test_what_delta_orders_otherwise_has_no_bounds(tmp_path: Path) -> None:
-    """NaN is above all numbers in Delta, and Parquet leaves it out; long decimals would be rounded."""
+    """Delta orders NaN above all numbers while Parquet omits it. Long decimals would be rounded."""
     row = dict.fromkeys(SCHEMA.names)
     rows = [
         row | {"number": 1.5, "price": Decimal("1.5")},
@@ -120,7 +117,7 @@ def test_what_delta_orders_otherwise_has_no_bounds(tmp_path: Path) -> None:
 
 
 def test_only_the_first_leaves_are_spoken_of(tmp_path: Path) -> None:
-    """A table says how many columns get statistics."""
+    """A table property limits how many leaf columns have statistics."""
     rows = [dict.fromkeys(SCHEMA.names) | {"whole": 3, "text": "x"}]
     found = written(rows, tmp_path, 1, indexed=1)
     assert found == {
@@ -132,7 +129,6 @@ def test_only_the_first_leaves_are_spoken_of(tmp_path: Path) -> None:
 
 
 def test_leaves_are_parquets_columns(tmp_path: Path) -> None:
-    """A map has two, a struct those of its fields, in order."""
     schema = pa.schema(
         [("m", pa.map_(pa.string(), pa.struct([("x", pa.int8())]))), ("l", pa.list_(pa.list_(pa.int8())))]
     )

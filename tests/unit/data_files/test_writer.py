@@ -1,4 +1,4 @@
-"""Tasks write data files that Delta's readers read back, and tell of whole files only."""
+"""Tasks write data files that Delta readers can read, and report only complete files."""
 
 from __future__ import annotations
 
@@ -43,13 +43,12 @@ DAY = dt.date(2026, 3, 1)
 
 
 def target(root: Path, **changes: Any) -> FileTarget:
-    """Return a table whose column ``N`` is wider than what is read."""
+    """Return a table whose column ``N`` has a wider type than the rows that are read."""
     shapes = json.dumps(READ.jsonValue()), json.dumps(WRITTEN.jsonValue())
     return FileTarget("t", str(root), *shapes, **changes)
 
 
 def batch(rows: Sequence[tuple[str | None, dt.date | None, int | None, bytes | None]]) -> pa.RecordBatch:
-    """Return rows as they are read."""
     columns = [
         pa.array(list(each), kind) for each, kind in zip(zip(*rows, strict=True), ARROW.types, strict=True)
     ]
@@ -57,13 +56,11 @@ def batch(rows: Sequence[tuple[str | None, dt.date | None, int | None, bytes | N
 
 
 def told(given: FileTarget, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Write rows; return what the task tells."""
     files = write_files([("journal=a/journal begin=10 end=90", batches)], given)
     return [row for each in files for row in each.to_pylist()]
 
 
 def test_files_are_read_back_by_deltalake(tmp_path: Path) -> None:
-    """Partitions of any text and of none, names and types of the table; sizes and counts are right."""
     odd = ["a b/c=%é\"'#?&", "", None, "x"]
     rows = [(name, DAY if n % 2 else None, n, b"%d" % n) for n in range(8) for name in [odd[n % 4]]]
     files = told(target(tmp_path, partition_by=("p", "day")), batch(rows[:5]), batch(rows[5:]))
@@ -83,13 +80,11 @@ def test_files_are_read_back_by_deltalake(tmp_path: Path) -> None:
 
 
 def each_batch_is_a_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no rows wait for others."""
     for name in ("GATHERED_BYTES", "ROW_GROUP_BYTES"):
         monkeypatch.setattr(f"gazette_spark._data_files.writer.{name}", 1)
 
 
 def test_a_task_writes_a_file_for_each_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of a record each share it, and so do partitions beyond those that may be open at once."""
     monkeypatch.setattr("gazette_spark._data_files.writer.OPEN_FILES", 2)
     pieces = [(f"journal=a/{n}", [batch([(str(n % 7), DAY, n, b"")])]) for n in range(300)]
     for partition_by, count in (((), 1), (("p",), 7)):
@@ -106,7 +101,7 @@ def test_a_task_writes_a_file_for_each_partition(tmp_path: Path, monkeypatch: py
 
 
 def test_a_file_is_ended_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes written count, row group by row group; no rows make no file."""
+    """The size counts bytes that were written, so a file ends only after a row group."""
     each_batch_is_a_row_group(monkeypatch)
     batches = [batch([("x", DAY, n, bytes(range(256)) * 40)]) for n in range(4)]
     assert len(told(target(tmp_path, file_bytes=500), *batches)) == 4
@@ -115,7 +110,6 @@ def test_a_file_is_ended_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more partitions than that the oldest file is ended, and nothing is lost."""
     each_batch_is_a_row_group(monkeypatch)
     monkeypatch.setattr("gazette_spark._data_files.writer.OPEN_FILES", 2)
     rows = batch([(str(n % 5), DAY, n, b"") for n in range(20)])
@@ -125,7 +119,7 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_url_is_written_to_through_deltalake(tmp_path: Path) -> None:
-    """A store's files lie below the table's URL; a failed task removes them there, too."""
+    """Files in a store lie below the table's URL, and a failed task removes them there too."""
     shapes = json.dumps(READ.jsonValue()), json.dumps(WRITTEN.jsonValue())
     store = FileTarget("t", f"file://{tmp_path}", *shapes, partition_by=("p",), not_null=("N",))
     (file,) = told(store, batch([("a b", DAY, 1, b"")]))
@@ -137,7 +131,7 @@ def test_a_url_is_written_to_through_deltalake(tmp_path: Path) -> None:
 
 
 def test_rows_of_many_partitions_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups are ended early where all open files together would hold too much; nothing is lost."""
+    """Row groups are ended early when all open files together would buffer too much."""
     monkeypatch.setattr("gazette_spark._data_files.writer.GATHERED_BYTES", 1)
     monkeypatch.setattr("gazette_spark._data_files.writer.WAITING_BYTES", 2000)
     rows = batch([(str(n % 5), DAY, n, bytes(100)) for n in range(50)])
@@ -148,7 +142,6 @@ def test_rows_of_many_partitions_do_not_pile_up(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_task_that_fails_tells_of_nothing(tmp_path: Path) -> None:
-    """Its files are removed; the error of a null names column, journal and range."""
     with pytest.raises(TableRefusedError, match=r"column N is NOT NULL, but 1 .*journal=a/journal begin=10"):
         told(target(tmp_path, not_null=("N",)), batch([("x", DAY, 1, b"")]), batch([("x", DAY, None, b"")]))
 
@@ -162,7 +155,6 @@ def test_a_task_that_fails_tells_of_nothing(tmp_path: Path) -> None:
 
 
 def test_a_target_travels_as_text(tmp_path: Path) -> None:
-    """Its text is read back as it was; another text is an error."""
     given = target(tmp_path, partition_by=("p",), not_null=("N",), storage_options={"key": "k"})
     assert FileTarget.from_json(given.to_json()) == given
     assert "'k'" not in repr(given)
@@ -171,7 +163,6 @@ def test_a_target_travels_as_text(tmp_path: Path) -> None:
 
 
 def test_columns_whose_values_do_not_repeat_get_no_dictionary(tmp_path: Path) -> None:
-    """At any depth, if there are enough rows to tell; those that repeat, flags and lists keep theirs."""
     count = 1200
     item = pa.struct([("id", pa.int64()), ("kind", pa.string())])
     columns = {
@@ -188,7 +179,6 @@ def test_columns_whose_values_do_not_repeat_get_no_dictionary(tmp_path: Path) ->
 
 
 def keyed(root: Path, *batches: pa.RecordBatch) -> set[str]:
-    """Write rows; return the columns of the file that have a dictionary."""
     rows = pa.Table.from_batches(batches)
     shape = json.dumps(from_arrow_schema(rows.schema).jsonValue())
     root.mkdir()
@@ -213,7 +203,6 @@ def keyed(root: Path, *batches: pa.RecordBatch) -> set[str]:
     ],
 )
 def test_dates_of_partitions_are_written_as_spark_writes_them(tmp_path: Path, day: int, text: str) -> None:
-    """Deltalake reads them back; as an ordinary column they make no statistics."""
     days = pa.array([day, None], pa.int32()).view(pa.date32())
     rows = pa.RecordBatch.from_arrays([["x", "y"], days, [1, 2], [b"", b""]], schema=ARROW)
     files = told(target(tmp_path, partition_by=("day",)), rows)
@@ -230,7 +219,6 @@ def test_dates_of_partitions_are_written_as_spark_writes_them(tmp_path: Path, da
 
 
 def test_a_date_that_deltalake_cannot_read_is_refused(tmp_path: Path) -> None:
-    """The error names the column and the date, and nothing is left."""
     days = pa.array([95026237], pa.int32()).view(pa.date32())
     rows = pa.RecordBatch.from_arrays([["x"], days, [1], [b""]], schema=ARROW)
     with pytest.raises(
@@ -241,7 +229,7 @@ def test_a_date_that_deltalake_cannot_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_long_partition_value_has_a_directory(tmp_path: Path) -> None:
-    """The name is cut to what file systems take; the value is whole."""
+    """File systems limit the length of a name, so the directory's name is cut but the value is complete."""
     texts = ["é" * 300, "é" * 300 + "x"]
     files = told(target(tmp_path, partition_by=("p",)), batch([(each, DAY, 1, b"") for each in texts]))
     assert [dict(file["partition_values"])["p"] for file in files] == texts
@@ -249,14 +237,14 @@ def test_a_long_partition_value_has_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_file_names_spark_as_its_writer(tmp_path: Path) -> None:
-    """Otherwise a setting of Spark's readers refuses or changes dates before 1582."""
+    """Otherwise a setting of Spark's readers rejects or changes dates before 1582."""
     (file,) = told(target(tmp_path), batch([("a", DAY, 1, b"")]))
     assert b"org.apache.spark.version" in (pq.read_metadata(tmp_path / file["path"]).metadata or {})
 
 
 @pytest.mark.parametrize("odd", [float("inf"), float("-inf")])
 def test_an_infinity_has_no_bounds(tmp_path: Path, odd: float) -> None:
-    """JSON has no text for it, and deltalake refuses the commit of a file whose statistics have one."""
+    """JSON cannot represent infinity, and deltalake rejects a commit whose statistics contain it."""
     rows = pa.RecordBatch.from_pydict({"real": pa.array([1.5, odd]), "n": pa.array([1, 2])})
     shape = json.dumps(from_arrow_schema(rows.schema).jsonValue())
     files = write_files([("journal=j", [rows])], FileTarget("t", str(tmp_path), shape, shape))
@@ -270,7 +258,7 @@ def test_an_infinity_has_no_bounds(tmp_path: Path, odd: float) -> None:
 def test_texts_that_are_not_utf8_are_written_as_they_are(
     tmp_path: Path, partition_by: tuple[str, ...]
 ) -> None:
-    """Spark makes them by a cast of bytes. They have no bounds, and JSON has their partitions as Delta's."""
+    """Spark makes such strings by a cast of bytes. They have no bounds, and JSON has Delta's form of them."""
     kinds = StructType([StructField("p", StringType()), StructField("text", StringType())])
     shape = json.dumps(kinds.jsonValue())
     texts = [b"\xff%d" % n for n in range(2000)]
@@ -284,6 +272,6 @@ def test_texts_that_are_not_utf8_are_written_as_they_are(
 
 
 def as_text(values: list[bytes]) -> pa.StringArray:
-    """Return bytes as Spark passes texts, which nobody has checked."""
+    """Return bytes as a string array without validation, as Spark passes strings."""
     raw = pa.array(values, pa.binary())
     return pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())
