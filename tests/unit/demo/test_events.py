@@ -1,4 +1,4 @@
-"""The demo's events are JSON lines with ids of their own, and come at the rate asked for."""
+"""The demo's events are JSON lines with unique ids, sent at the requested rate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ NOW_MS = 1_780_000_000_123
 
 @pytest.mark.parametrize("writer", range(4), ids=["orders", "payments", "page-views", "telemetry"])
 def test_lines_say_what_the_columns_say(writer: int) -> None:
-    """Each line is a JSON object whose id and amount are those the proof will compare."""
     batch = make_events(Random(7), writer, NOW_MS, 500)
     events = [json.loads(line) for line in batch.content.splitlines()]
     assert [event["id"] for event in events] == batch.ids.tolist()
@@ -25,7 +24,7 @@ def test_lines_say_what_the_columns_say(writer: int) -> None:
 
 
 def test_ids_are_distinct_across_writers_and_moments() -> None:
-    """Neither the writer nor the millisecond spills into the other's bits."""
+    """The bits of the writer and of the millisecond do not overlap."""
     batches = [make_events(Random(1), writer, NOW_MS + ms, 1000) for writer in range(4) for ms in range(3)]
     ids = np.concatenate([batch.ids for batch in batches])
     assert len(np.unique(ids)) == 12_000
@@ -36,14 +35,14 @@ def test_ids_are_distinct_across_writers_and_moments() -> None:
 
 
 def test_an_id_does_not_survive_floating_point() -> None:
-    """The ids need more than 53 bits, so a lossy reader cannot pass."""
+    """The ids need more than 53 bits, so a reader that goes through floating point cannot pass."""
     ids = make_events(Random(1), 3, NOW_MS, 3).ids
     assert ids.astype(np.float64).astype(np.int64).tolist() != ids.tolist()
 
 
 @pytest.mark.parametrize("count", [0, MAX_PER_APPEND + 1], ids=["none", "more than the counter holds"])
 def test_a_count_that_does_not_fit_is_refused(count: int) -> None:
-    """A count that does not fit is refused, because ids would repeat."""
+    """Ids would repeat if a count did not fit."""
     with pytest.raises(ValueError, match="do not fit"):
         make_events(Random(1), 0, NOW_MS, count)
 

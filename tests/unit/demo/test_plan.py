@@ -1,4 +1,4 @@
-"""The demo kills the query in mid-flight only, as often as planned, and ends when all is in the table."""
+"""The demo kills the query only in mid-flight, as often as planned, and ends once the table is complete."""
 
 from __future__ import annotations
 
@@ -63,18 +63,15 @@ WRITING = Observation(table_exists=True, writing_s=12.0, committed_s=0.6, in_fli
     ],
 )
 def test_each_state_leads_on(seen: Observation, step: DemoStep) -> None:
-    """The step follows from what is seen and nothing else."""
     assert decide(seen, SCRIPT) is step
 
 
 def test_a_script_without_kills_only_writes() -> None:
-    """The number of kills is the number of pauses."""
     assert decide(replace(WRITING, writing_s=1.0), DemoScript(40.0, ())) is DemoStep.WAIT
     assert decide(replace(WRITING, writing_s=40.0), DemoScript(40.0, ())) is DemoStep.STOP_WRITING
 
 
 def test_a_script_without_an_end_kills_within_half_a_minute() -> None:
-    """Kills are spread over the first half of a minute if only the user ends the script."""
     endless = DemoScript(float("inf"), (0.5, 0.5))
     assert decide(replace(WRITING, writing_s=14.9), endless) is DemoStep.WAIT
     assert decide(replace(WRITING, writing_s=15.0), endless) is DemoStep.KILL

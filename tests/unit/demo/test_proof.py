@@ -1,4 +1,4 @@
-"""The proof sees every kind of difference between what was appended and the table."""
+"""The proof detects every kind of difference between the appended events and the table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ CENTS = IDS * 7
 
 
 def is_exact(proof: Proof) -> bool:
-    """Return whether the check passes."""
     try:
         proof.check()
     except InexactError:
@@ -39,7 +38,6 @@ def is_exact(proof: Proof) -> bool:
     ],
 )
 def test_differences_are_counted(rows: range | list[int], expected: tuple[int, int, int]) -> None:
-    """Lost, duplicated and foreign rows are told apart."""
     table = np.array(rows, np.int64)
     proof = compare(IDS, CENTS, table, table * 7)
     assert (proof.lost, proof.duplicated, proof.foreign) == expected
@@ -48,7 +46,6 @@ def test_differences_are_counted(rows: range | list[int], expected: tuple[int, i
 
 
 def test_an_altered_amount_is_seen() -> None:
-    """A row under its id with another amount is no proof of delivery."""
     cents = CENTS.copy()
     cents[3] += 1
     proof = compare(IDS, CENTS, IDS, cents)
@@ -57,14 +54,12 @@ def test_an_altered_amount_is_seen() -> None:
 
 
 def test_nothing_appended_and_nothing_there_is_exact() -> None:
-    """Empty columns compare without a special case."""
     none = np.empty(0, np.int64)
     assert compare(none, none, none, none) == Proof(0, 0, 0, 0, 0, 0)
 
 
 @given(st.lists(st.integers(0, 30), unique=True), st.lists(st.integers(-1, 35)))
 def test_counts_match_the_slow_way(appended: list[int], rows: list[int]) -> None:
-    """Counting on columns gives what counting one by one gives."""
     ids, table = np.array(appended, np.int64), np.array(rows, np.int64)
     proof = compare(ids, ids, table, table)
     assert proof.lost == sum(each not in rows for each in appended)
@@ -73,7 +68,6 @@ def test_counts_match_the_slow_way(appended: list[int], rows: list[int]) -> None
 
 
 def test_an_inexact_table_is_an_error_with_its_counts() -> None:
-    """The error says how many of each kind, and survives pickling."""
     with pytest.raises(
         InexactError, match="2 events lost, 1 duplicated, 0 never appended, 3 altered"
     ) as caught:
