@@ -1,8 +1,8 @@
-"""CSV fields are what Spark's ``from_csv`` makes of the same records, but for differences listed here.
+"""CSV fields equal those of Spark's ``from_csv``, except for the differences listed here.
 
 Spark's answers are in tests/golden/csv_answers.json; ``pytest --soak
-tests/spark/test_golden_answers.py`` asks it whether they still are.
-The list of differences is that of docs/reference/formats.md.
+tests/spark/test_golden_answers.py`` checks that they are still current.
+The list of differences is the one in docs/reference/formats.md.
 """
 
 from __future__ import annotations
@@ -30,30 +30,27 @@ WAYS = [pytest.param(True, id="fast"), pytest.param(False, id="exact")]
 
 @pytest.fixture(scope="module")
 def golden() -> GoldenFile:
-    """Spark's answers."""
     return load("csv")
 
 
 def assert_sparks(question: Question, answers: Answers, key: str, *, fast: bool) -> None:
-    """Check values, nulls, and which records are malformed."""
     wrong = list(wrong_rows(question, answers, key, fast=fast))
     assert not wrong, "\n".join([f"{len(wrong)} of {len(question.records)} rows", *wrong[:10]])
 
 
 def test_the_file_answers_the_questions(golden: GoldenFile) -> None:
-    """A question that was changed is asked again before its answer counts."""
+    """If a question changes, Spark has to answer it again."""
     assert {name: question for name, (question, _) in golden.answered.items()} == questions()
 
 
 @pytest.mark.parametrize("fast", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_fields_are_sparks(golden: GoldenFile, kind: str, fast: bool) -> None:
-    """Fields of every type have Spark's values, as they are and in quotes."""
     assert_sparks(*golden.answered["fields"], kind, fast=fast)
 
 
 def test_listed_differences_are_there(golden: GoldenFile) -> None:
-    """Each has Spark's value and ours: when one goes, the list has to."""
+    """Each entry has Spark's value and ours, so a difference that disappears must leave the list."""
     question, answers = golden.answered["differences"]
     for index, (kind, text, theirs, mine) in enumerate(DIFFERENCES):
         assert answers.found[kind][index] == [theirs], (kind, text)
@@ -63,7 +60,6 @@ def test_listed_differences_are_there(golden: GoldenFile) -> None:
 @pytest.mark.parametrize("fast", WAYS)
 @pytest.mark.parametrize("name", [*STYLES, "no_quote"])
 def test_records_are_split_as_spark_does(golden: GoldenFile, name: str, fast: bool) -> None:
-    """Any separator, quote or text for null works as in Spark, and so do too few or too many fields."""
     question, answers = golden.answered["styles" if name in STYLES else "no_quote"]
     assert_sparks(question, answers, name, fast=fast)
     assert question.asks[name].options == (STYLES | {"no_quote": NO_QUOTE})[name][1]
@@ -71,14 +67,12 @@ def test_records_are_split_as_spark_does(golden: GoldenFile, name: str, fast: bo
 
 @pytest.mark.parametrize("option", PATTERNS)
 def test_patterns_read_what_spark_reads(golden: GoldenFile, option: str) -> None:
-    """Texts that follow a pattern, and others, become Spark's dates and timestamps."""
     kind, patterns = PATTERNS[option]
     for pattern in patterns:
         assert_sparks(*golden.answered["patterns"], f"{kind} {pattern}", fast=True)
 
 
 def test_modes_do_what_they_do_in_spark(golden: GoldenFile) -> None:
-    """Invalid fields, and too few or too many, give partial rows, no rows, or an error."""
     question, answers = golden.answered["modes"]
     for mode in ("PERMISSIVE", "DROPMALFORMED"):
         assert ours(question, answers, mode, mode=mode) == answers.found[mode]

@@ -1,4 +1,4 @@
-"""CSV records end at newlines outside quotes, and quotes count where fields begin."""
+"""CSV records end at newlines outside quotes, and a quote opens only at the start of a field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.oracles.lines import FakeJournal
 
 
 def records(data: bytes) -> list[bytes]:
-    """Return the records of data."""
     cut = CSV.cut(data, 0)
     return CSV.values(Block("a/b", 0, data[: cut.size], cut.starts, cut.ends)).to_pylist()  # type: ignore[no-any-return]  # pyarrow has no types.
 
@@ -33,14 +32,13 @@ def records(data: bytes) -> list[bytes]:
     ],
 )
 def test_records(data: bytes, expected: list[bytes]) -> None:
-    """Each is the journal's bytes, without its newline."""
     assert records(data) == expected
 
 
 def test_the_end_of_a_batch_is_not_guessed_inside_quotes() -> None:
-    """The last newlines of this tail are inside a field that began long before it.
+    """The last newlines of this tail are inside a quoted field that began long before it.
 
-    Where such a field is longer than a record may be, reading the batch says so, wherever it ends.
+    If such a field is longer than the longest allowed record, reading the batch reports it, wherever it ends.
     """
     content = b'a,b\n"' + b"line\n" * 40_000
     read = FakeJournal(content).window
@@ -57,7 +55,7 @@ def test_the_end_of_a_batch_is_not_guessed_inside_quotes() -> None:
 
 
 def test_plain_lines_are_not_taken_for_a_quoted_field_for_ever() -> None:
-    """A field that long would be longer than a record may be, so the tail is enough to tell."""
+    """Such a field would exceed the longest allowed record, so the tail is enough to rule it out."""
     journal = FakeJournal(b"a,b\n" * 100_000)
     asked: list[int] = []
 
@@ -70,7 +68,6 @@ def test_plain_lines_are_not_taken_for_a_quoted_field_for_ever() -> None:
 
 
 def test_a_piece_that_ends_inside_a_record_is_an_error() -> None:
-    """The error says what to do: the fragment's edge was no record's edge."""
     journal = FakeJournal(b'a\n"b\nc"\n')
     piece = Piece("a/b", 0, 5, 5, starts_on_record=True, framing="csv")
     with pytest.raises(RecordError, match="each append must contain whole records") as caught:
@@ -79,7 +76,7 @@ def test_a_piece_that_ends_inside_a_record_is_an_error() -> None:
 
 
 def test_a_piece_in_the_middle_of_records_is_a_slip() -> None:
-    """Only the planner's pieces can be read: they begin and end where records do."""
+    """Only the planner's pieces can be read, because they begin and end on record boundaries."""
     for piece in (
         Piece("a/b", 1, 8, 8, starts_on_record=False),
         Piece("a/b", 0, 5, 8, starts_on_record=True),

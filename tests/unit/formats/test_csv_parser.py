@@ -1,4 +1,4 @@
-"""CSV records by column: what fields mean, headers, and what becomes of records that do not fit."""
+"""How CSV records become columns: values, headers, and records that do not fit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def rows(
     framing: CsvFraming = CSV,
     **options: Any,
 ) -> list[tuple[object, ...]]:
-    """Parse data to rows."""
     cut = framing.cut(data, offset)
     block = Block("acme/table", offset, data, cut.starts, cut.ends)
     parser = CsvParser(CsvFormat(schema, **options), header=header, fast=fast)
@@ -76,7 +75,6 @@ def rows(
     ],
 )
 def test_values(fast: bool, kind: pa.DataType, text: str, value: object) -> None:
-    """A field is its column's value or null, and what is no value makes the record malformed."""
     schema = pa.schema([("v", kind), ("w", pa.int64()), ("_corrupt_record", pa.string())])
     assert rows(schema, f"{text},7\r\n,8\n".encode(), fast=fast) == [
         (value, 7, None if value is not None else f"{text},7\r"),
@@ -86,13 +84,11 @@ def test_values(fast: bool, kind: pa.DataType, text: str, value: object) -> None
 
 @BOTH
 def test_a_wrong_number_of_fields_is_malformed(fast: bool) -> None:
-    """The fields there are count, those that are too many do not."""
     found = rows(SCHEMA, b"1,a\n2\n3,b,c\n4,d\n", fast=fast)
     assert found == [(1, "a", None), (2, None, "2"), (3, "b", "3,b,c"), (4, "d", None)]
 
 
 def test_modes() -> None:
-    """No row, or an error that names offset, record and field."""
     assert rows(SCHEMA, b"1,a\nx,b\n", mode="DROPMALFORMED") == [(1, "a", None)]
     with pytest.raises(RecordError, match="field id does not fit int64") as caught:
         rows(SCHEMA, b"1,a\nx,b\n", offset=100, mode="FAILFAST")
@@ -101,7 +97,6 @@ def test_modes() -> None:
 
 @BOTH
 def test_headers_are_left_out_wherever_they_are(fast: bool) -> None:
-    """Each writer may begin with one; without the option they are records like others."""
     data = b'id,text\n1,a\n"id","text"\r\n2,b\n'
     assert rows(SCHEMA, data, header=True, fast=fast) == [(1, "a", None), (2, "b", None)]
     assert rows(SCHEMA, data, header=True, fast=fast, mode="FAILFAST", offset=9) == [
@@ -116,13 +111,13 @@ def test_headers_are_left_out_wherever_they_are(fast: bool) -> None:
     "header", [pytest.param("id,text", id="plain"), pytest.param('"id","text"', id="quoted")]
 )
 def test_a_header_may_begin_with_a_byte_order_mark(fast: bool, header: str) -> None:
-    """Files that are appended one after the other have one each, and their records give the same rows."""
+    """Concatenated files each have a byte order mark, and their records give the same rows."""
     file = f"\ufeff{header}\n" + "1,a\n" * 20
     assert rows(SCHEMA, file.encode() * 3, header=True, fast=fast) == [(1, "a", None)] * 60
 
 
 def test_the_journals_first_record_may_have_been_left_out_of_a_block() -> None:
-    """Messages of an open transaction come as rows after the header, from the same block."""
+    """Messages of an open transaction appear as rows after the header, in the same block."""
     data = b"\r\nid,text\n1,a\n2,b\n"
     cut = CSV.cut(data, 0)
     block = Block("acme/table", 0, data, cut.starts, cut.ends).only(np.array([False, True, True]))
@@ -132,7 +127,6 @@ def test_the_journals_first_record_may_have_been_left_out_of_a_block() -> None:
 
 
 def test_a_header_of_other_columns_is_an_error() -> None:
-    """A header of other columns is an error at the journal's begin; a later record is just malformed."""
     with pytest.raises(
         RecordError, match=r"is not the header that header=true expects: it has \['text', 'id'\], not"
     ):
@@ -148,7 +142,7 @@ def test_a_header_of_other_columns_is_an_error() -> None:
     ],
 )
 def test_a_long_record_takes_a_few_times_its_bytes(record: str, malformed: bool) -> None:
-    """A record with an odd quote, or too many fields, is read alone, and may be as long as allowed."""
+    """A record with an unbalanced quote or too many fields is read alone and may have the maximum length."""
     rows(SCHEMA, b'7,"a"b\n')
     tracemalloc.start()
     try:
@@ -162,7 +156,7 @@ def test_a_long_record_takes_a_few_times_its_bytes(record: str, malformed: bool)
 
 @pytest.mark.timeout(60)
 def test_records_that_are_all_malformed_are_read_by_column() -> None:
-    """A type that no value has, or a column that no record has, must not make a journal unreadable."""
+    """A type that fits no value, or a column that no record has, must not make a journal unreadable."""
     count = 300_000
     schema = pa.schema([("v", pa.bool_()), ("w", pa.int64()), ("_corrupt_record", pa.string())])
     assert rows(schema, b"yes\n" * count) == [(None, None, "yes")] * count
@@ -170,7 +164,6 @@ def test_records_that_are_all_malformed_are_read_by_column() -> None:
 
 
 def test_many_records_that_do_not_fit_keep_their_places() -> None:
-    """Bad fields are found among thousands without reading the others one by one."""
     data = b"".join(b"%s,%d\n" % (b"x" if n % 97 == 0 else b"%d" % n, n) for n in range(5000))
     found = rows(SCHEMA, data)
     assert [row[0] for row in found] == [None if n % 97 == 0 else n for n in range(5000)]
@@ -187,7 +180,6 @@ def test_many_records_that_do_not_fit_keep_their_places() -> None:
     ],
 )
 def test_what_csv_cannot_give_is_refused(schema: dict[str, pa.DataType], options: dict[str, Any]) -> None:
-    """A column that CSV cannot give is refused when the query starts."""
     with pytest.raises(OptionError):
         CsvFormat(pa.schema(list(schema.items())), **options)
 
@@ -209,7 +201,6 @@ TEXTS = pa.schema([("a", pa.string()), ("b", pa.string()), ("_corrupt_record", p
     ],
 )
 def test_styles(fast: bool, style: CsvStyle, data: bytes, expected: tuple[object, ...]) -> None:
-    """Fields are parted, quoted and null as the options say."""
     framing = CsvFraming(style.separator, style.quote)
     assert rows(TEXTS, data, fast=fast, framing=framing, style=style) == [(*expected, None)]
 
@@ -249,7 +240,6 @@ def test_styles(fast: bool, style: CsvStyle, data: bytes, expected: tuple[object
     ],
 )
 def test_patterns(fast: bool, pattern: str, kind: pa.DataType, text: str, value: object) -> None:
-    """A text is of the pattern, all of it, or it is no value; nulls are null, and not malformed."""
     given = JsonDialect(date_format=pattern, timestamp_format=pattern, timestamp_ntz_format=pattern)
     style = CsvStyle(times=given)
     schema = pa.schema([("v", kind), ("w", pa.int64()), ("_corrupt_record", pa.string())])

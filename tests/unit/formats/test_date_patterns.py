@@ -26,7 +26,6 @@ from gazette_spark.errors import OptionError
     ],
 )
 def test_a_pattern_that_is_not_supported_is_refused(pattern: str, problem: str) -> None:
-    """An unknown pattern is refused when the options are read, with the option's name."""
     with pytest.raises(ValueError, match=problem):
         DatePattern(pattern)
     with pytest.raises(OptionError, match=problem) as caught:
@@ -35,14 +34,13 @@ def test_a_pattern_that_is_not_supported_is_refused(pattern: str, problem: str) 
 
 
 def test_what_a_text_leaves_out() -> None:
-    """The day is that of 1970, the time midnight, the zone the one that is given."""
     assert DatePattern("HH:mm").timestamp("01:02", "+01:00") == 120_000_000
     assert DatePattern("yyyy").date("1971") == 365
     assert DatePattern("HH:mm[X]").timestamp("01:02Z", "+01:00") == 3_720_000_000
 
 
 def test_a_local_timestamp_has_no_offset() -> None:
-    """A local timestamp leaves out the offset that its text has and its pattern allows."""
+    """The offset in the text is parsed, because the pattern allows it, but ignored."""
     pattern = DatePattern("ss[X]")
     assert pattern.local_timestamp("01") == 1_000_000
     with pytest.raises(ValueError, match="has a time zone"):
@@ -51,7 +49,6 @@ def test_a_local_timestamp_has_no_offset() -> None:
 
 @pytest.mark.parametrize("text", ["+120240102", "-999999990102"])
 def test_dates_have_32_bits(text: str) -> None:
-    """Later and earlier ones are refused, and leave their timestamps as they are."""
     pattern = DatePattern("yyyyMMdd")
     if text[0] == "+":
         assert pattern.date(text) == 3_672_149
@@ -63,7 +60,7 @@ def test_dates_have_32_bits(text: str) -> None:
 
 
 def test_a_part_takes_all_it_can() -> None:
-    """Each part takes all it can, as Java's do: no text is read by giving some of it back."""
+    """Patterns are greedy without backtracking, as in Java."""
     assert DatePattern("d.M.yyyy").date("01.1.1970") == 0
     with pytest.raises(ValueError, match="is not of the form"):
         DatePattern("[yy]MM").date("01")
@@ -71,6 +68,5 @@ def test_a_part_takes_all_it_can() -> None:
 
 @pytest.mark.parametrize("zone", ["Nowhere", "+19:00"])
 def test_a_zone_that_does_not_exist_is_refused(zone: str) -> None:
-    """A zone that does not exist is refused when the options are read."""
     with pytest.raises(OptionError, match="timeZone"):
         JsonDialect(time_zone=zone)

@@ -1,4 +1,4 @@
-"""Values become the bytes that a scan reads back as these values, or are refused."""
+"""Encoded values are read back unchanged by a scan, or are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ FRAMINGS: dict[str, RecordFraming] = {"lines": LINES, "fixed": FIXED, "csv": CSV
 
 
 def joined(values: pa.Array, framing: str) -> bytes:
-    """Return all that is made of some values."""
     made = encoded(values, FRAMINGS[framing])
     assert not isinstance(made, RowRefusal), made
     return b"".join(made)
@@ -34,21 +33,19 @@ def joined(values: pa.Array, framing: str) -> bytes:
     ],
 )
 def test_each_value_gets_its_frame(kind: pa.DataType, framing: str, expected: bytes) -> None:
-    """Values of any Arrow type for texts and bytes get frames, in whole arrays and in slices."""
     assert joined(pa.array(["a", "", "bc"], kind), framing) == expected
     assert joined(pa.array(["before", "a", "", "bc", "after"], kind)[1:4], framing) == expected
 
 
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_no_values_make_no_bytes(framing: str) -> None:
-    """An empty array and an empty slice make no bytes."""
     assert joined(pa.array([], pa.binary()), framing) == b""
     assert joined(pa.array([b"a"], pa.binary())[1:], framing) == b""
 
 
 @pytest.mark.parametrize("framing", ["lines", "fixed", "csv"])
 def test_pieces_hold_whole_records(framing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is an append, and other writers' appends come between them."""
+    """Each piece is one append, and appends of other writers may come between them."""
     monkeypatch.setattr(encode, "CHUNK_BYTES", 64)
     values = [b"%d" % 10**n for n in range(30)] + [b"x" * 200, b"y"]
     found_pieces = encoded(pa.array(values, pa.binary()), FRAMINGS[framing])
@@ -81,7 +78,6 @@ def test_pieces_hold_whole_records(framing: str, monkeypatch: pytest.MonkeyPatch
 def test_values_that_would_be_read_as_something_else_are_refused(
     framing: str, values: list[str], index: int, problem: str
 ) -> None:
-    """The first of them, with what to do."""
     refused = encoded(pa.array(values), FRAMINGS[framing])
     assert isinstance(refused, RowRefusal)
     assert (refused.index, problem in refused.problem) == (index, True)
@@ -89,7 +85,7 @@ def test_values_that_would_be_read_as_something_else_are_refused(
 
 
 def test_csv_of_other_quotes() -> None:
-    """The quotes decide which bytes are one record."""
+    """The quotes decide which bytes form one record."""
     made = encoded(pa.array(["'a\n;';b", '"']), CsvFraming(";", "'"))
     assert not isinstance(made, RowRefusal)
     assert b"".join(made) == b"'a\n;';b\n\"\n"
@@ -97,7 +93,7 @@ def test_csv_of_other_quotes() -> None:
 
 
 def test_a_refused_value_has_its_index_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused value is named by its index among all values, not by that in its piece."""
+    """The index counts all values, not only those of the piece."""
     monkeypatch.setattr(encode, "CHUNK_BYTES", 16)
     refused = encoded(pa.array(["12345678"] * 9 + ["\n"]), LINES)
     assert isinstance(refused, RowRefusal)
@@ -105,7 +101,6 @@ def test_a_refused_value_has_its_index_among_all(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nulls_and_long_values_are_found() -> None:
-    """Nulls and values that are too long are found, in slices too."""
     values = pa.array(["a", None, "bb", None, "cccc"])
     assert null_rows(values).tolist() == [1, 3]
     assert null_rows(values[2:]).tolist() == [1]

@@ -1,4 +1,4 @@
-"""Frames are found by their headers, and what a header claims is bounded."""
+"""Frames are found by their headers, and the length in a header is bounded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def scan_of(
 
 
 def test_a_block_knows_its_frames() -> None:
-    """Offsets are those of headers, values are payloads, and a part of a block keeps both."""
     data = b"".join(map(frame, [b"", b"abc", MAGIC, b"z"]))
     cut = FIXED.cut(data, 50)
     block = Block("a/b", 50, data, cut.starts, cut.ends, FIXED.header_bytes, FIXED.trailer_bytes)
@@ -48,7 +47,7 @@ def test_a_block_knows_its_frames() -> None:
 
 @pytest.mark.parametrize("fail", [True, False], ids=["strict", "loss_allowed"])
 def test_a_frame_that_claims_four_gibibytes_is_oversized(fail: bool) -> None:
-    """The header says so at once: nothing is gathered, and no limit on loss lets it pass."""
+    """The header alone is enough to refuse the frame: no data is buffered, even where loss is allowed."""
     scan = scan_of(frame(b"ok") + HUGE, fail=fail)
     with pytest.raises(RecordError, match=r"oversized record.*maxRecordBytes=1000") as caught:
         list(scan)
@@ -56,7 +55,6 @@ def test_a_frame_that_claims_four_gibibytes_is_oversized(fail: bool) -> None:
 
 
 def test_the_longest_record_may_arrive_in_parts() -> None:
-    """The header of a frame does not count, and what is too long is refused before it has arrived."""
     scan = scan_of(frame(b"ok") + frame(bytes(1000)), block_bytes=50)
     assert [len(value) for block in scan for value in FIXED.values(block).to_pylist()] == [2, 1000]
     with pytest.raises(RecordError, match=r"oversized record.*maxRecordBytes=1000") as caught:
@@ -65,7 +63,7 @@ def test_the_longest_record_may_arrive_in_parts() -> None:
 
 
 def test_no_batch_ends_behind_a_frame_that_claims_four_gibibytes() -> None:
-    """The planner reads no more than the longest record to find that out."""
+    """The planner reads no more than the longest record to detect such a frame."""
     journal = FakeJournal(frame(b"ok") + HUGE)
     with pytest.raises(RecordError, match="oversized record") as caught:
         record_end(journal.window, 0, len(journal.content), 100_000, journal="a/b", framing=FIXED)
@@ -74,7 +72,7 @@ def test_no_batch_ends_behind_a_frame_that_claims_four_gibibytes() -> None:
 
 @pytest.mark.parametrize("more", range(8))
 def test_a_batch_that_ends_in_a_header_ends_before_it(more: int) -> None:
-    """Frames within the longest record lead into that header, and the record begins before the last bytes."""
+    """Frames within the longest record lead to that header, so the record begins before the last bytes."""
     inside = bytes(2) + frame(bytes(9)) + MAGIC + b"\x01\0\0\0"
     content = 5 * frame(b"") + frame(inside) + frame(b"")
     true = len(content) - 8
@@ -83,7 +81,7 @@ def test_a_batch_that_ends_in_a_header_ends_before_it(more: int) -> None:
 
 
 def test_a_frame_begins_behind_missing_bytes() -> None:
-    """The frame that they cut has no end, so the first end that a search finds is theirs."""
+    """The hole cuts the first frame, so the first end that a search finds is the end of the hole."""
     content = frame(b"cut") + frame(b"whole")
     read = window_reader(FakeJournal(content, base=100, holes=[(104, 111)]), "a/b", fail_on_data_loss=False)
     assert next_record_end(read, 100, 100 + len(content), 1000, framing=FIXED) == 111
@@ -91,14 +89,12 @@ def test_a_frame_begins_behind_missing_bytes() -> None:
 
 
 def test_a_desync_is_an_error_that_names_it() -> None:
-    """The error has the offset of the first byte that begins no frame, and how many such bytes there are."""
     with pytest.raises(RecordError, match=r"desync: .* in the next 4 bytes") as caught:
         list(scan_of(frame(b"ok") + b"f3ab" + frame(b"ok")))
     assert caught.value.offset == 110
 
 
 def test_a_desync_is_skipped_where_loss_is_allowed() -> None:
-    """Bytes up to the next magic word are skipped and counted."""
     scan = scan_of(frame(b"ok") + b"f3ab" + frame(b"fine") + b"\n", fail=False)
     assert [FIXED.values(block).to_pylist() for block in scan] == [[b"ok", b"fine"]]
     assert scan.gaps == (

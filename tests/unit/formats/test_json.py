@@ -1,4 +1,4 @@
-"""JSON records by mode, and what bad or hostile records do: a clear result, never a crash."""
+"""JSON records in each mode. Bad or hostile records give a defined result and never crash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ BOTH = pytest.mark.parametrize("fast", [pytest.param(True, id="fast"), pytest.pa
 
 
 def block_of(*records: bytes, offset: int = 0) -> Block:
-    """Return a block of these records."""
     data = b"".join(record + b"\n" for record in records)
     return Block("acme/events", offset, data, *line_spans(data))
 
@@ -32,7 +31,6 @@ def block_of(*records: bytes, offset: int = 0) -> Block:
 def rows(
     columns: dict[str, pa.DataType], *records: bytes, mode: str = "PERMISSIVE", fast: bool = True
 ) -> list[dict[str, Any]]:
-    """Parse records to rows, each column whole and of the wanted type."""
     schema = pa.schema(list(columns.items()))
     batches = list(JsonParser(JsonFormat(schema, mode), fast=fast).record_batches([block_of(*records)]))
     assert all(batch.schema.equals(schema, check_metadata=True) for batch in batches)
@@ -96,7 +94,6 @@ VALUES: list[tuple[pa.DataType, str, object]] = [
     ("kind", "text", "expected"), VALUES, ids=[f"{kind}-{text[:20]}" for kind, text, _ in VALUES]
 )
 def test_values(kind: pa.DataType, text: str, expected: object, *, fast: bool) -> None:
-    """Each type reads what Spark reads; null and an absent field are null."""
     columns = {"a": kind, "_corrupt_record": pa.string()}
     records = (f'{{"a":{text}}}'.encode(), b'{"a":null}', b"{}")
     fine = {"_corrupt_record": None}
@@ -138,7 +135,6 @@ MISFITS = [
 def test_a_misfit_is_null_and_the_rest_of_its_row_is_kept(
     kind: pa.DataType, text: str, *, fast: bool
 ) -> None:
-    """A value that its type cannot hold marks the record, and only that field is lost."""
     record = f'{{"a":{text},"b":1}}'
     columns = {"a": kind, "b": pa.int64(), "_corrupt_record": pa.string()}
     assert rows(columns, record.encode(), fast=fast) == [{"a": None, "b": 1, "_corrupt_record": record}]
@@ -171,7 +167,6 @@ MALFORMED = {
 @BOTH
 @pytest.mark.parametrize("record", MALFORMED.values(), ids=MALFORMED.keys())
 def test_malformed_records_by_mode(record: bytes, *, fast: bool) -> None:
-    """A malformed record takes nothing from its neighbours: nulled, dropped, or named with its offset."""
     columns = {"a": pa.int64(), "_offset": pa.int64(), "_corrupt_record": pa.string()}
     records = (b'{"a":1}', record, b'{"a":3}')
     good = [
@@ -189,7 +184,7 @@ def test_malformed_records_by_mode(record: bytes, *, fast: bool) -> None:
 @BOTH
 @pytest.mark.parametrize("name", ["a", "other"])
 def test_records_nest_1000_levels(name: str, *, fast: bool) -> None:
-    """One more level is malformed, whoever reads a record, and whether it has a column for the value."""
+    """Deeper records are malformed for every parser, whether or not a column selects the nested value."""
     columns = {"a": pa.string(), "b": pa.int64(), "_corrupt_record": pa.string()}
     deep, deeper = ("[" * levels + "]" * levels for levels in (999, 1000))
     records = [f'{{"{name}":{value},"b":1}}' for value in (deep, deeper, f'"{"[{" * 2000}"')]
@@ -201,7 +196,7 @@ def test_records_nest_1000_levels(name: str, *, fast: bool) -> None:
 
 
 def test_blocks_at_fault_change_none_that_follow() -> None:
-    """After blocks that only the reference parser reads, others are read as before, by whichever parser."""
+    """A block that needs the reference parser must not change how later blocks are parsed."""
     columns = pa.schema([("a", pa.int64()), ("_corrupt_record", pa.string())])
     wrong, fine = b'{"a":"x"}', b'{"a":1}'
     blocks = [block_of(wrong, wrong)] * 3 + [block_of(fine, wrong, fine)] + [block_of(fine)] * 40
@@ -211,7 +206,7 @@ def test_blocks_at_fault_change_none_that_follow() -> None:
 
 
 def test_results_do_not_depend_on_the_stack() -> None:
-    """A record of 1,000 levels parses with less of Python's stack left than the scanner in C takes."""
+    """The C scanner could exceed Python's remaining stack, so deep records must not depend on it."""
     array = "[" * 999 + "]" * 999
     record = f'{{"b":{array},"a":1,"a":2}}'.encode()
 
@@ -223,7 +218,6 @@ def test_results_do_not_depend_on_the_stack() -> None:
 
 @BOTH
 def test_values_on_several_lines_are_not_joined(*, fast: bool) -> None:
-    """A value spread over lines is as many malformed records as it has lines."""
     columns = {"a": pa.int64()}
     assert rows(columns, b'{"a":', b"1}", b'{"a":2}', fast=fast) == [{"a": None}, {"a": None}, {"a": 2}]
     shifted = (b'{"a":1} {"a":2}', b'{"a":3}', b"", b'{"a":4}')
@@ -232,7 +226,6 @@ def test_values_on_several_lines_are_not_joined(*, fast: bool) -> None:
 
 @BOTH
 def test_repeated_names_and_white_space(*, fast: bool) -> None:
-    """The last value of a repeated name counts; white space around a record means nothing."""
     columns = {"a": pa.int64(), "_corrupt_record": pa.string()}
     records = (b'{"a":1,"a":2}', b' \t{"a" : 3}\r', b" " * 20 + b'{"a":4}', b'{"x":1,"x":2}')
     assert [row["a"] for row in rows(columns, *records, fast=fast)] == [2, 3, 4, None]
@@ -240,7 +233,6 @@ def test_repeated_names_and_white_space(*, fast: bool) -> None:
 
 
 def test_metadata_columns_stand_where_the_schema_has_them() -> None:
-    """``_journal`` and ``_offset`` come from the place of a record, never from its fields."""
     columns = {"_offset": pa.int64(), "a": pa.int64(), "_journal": pa.string()}
     got = rows(columns, b'{"a":1,"_offset":99,"_journal":"x"}', b"oops")
     assert got == [
@@ -252,7 +244,7 @@ def test_metadata_columns_stand_where_the_schema_has_them() -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_short_records_of_many_columns_give_small_batches(*, nested: bool) -> None:
-    """Rows are bounded by their values, because a row of nulls takes a thousand times its record."""
+    """Rows are bounded by the number of values, because a row of nulls takes a thousand times its record."""
     fields = [pa.field(f"c{number}", pa.int64()) for number in range(1000)]
     schema = pa.schema([("s", pa.struct(fields))] if nested else fields)
     block = block_of(*[b"{}"] * 10_000)
@@ -262,7 +254,6 @@ def test_short_records_of_many_columns_give_small_batches(*, nested: bool) -> No
 
 
 def test_malformed_records_are_counted() -> None:
-    """The count grows by each record nulled or dropped, in blocks of any size."""
     records = [b'{"a":1}', b"x"] * 500
     for mode, left in (("PERMISSIVE", 1000), ("DROPMALFORMED", 500)):
         parser = JsonParser(JsonFormat(pa.schema([("a", pa.int64())]), mode))
@@ -285,14 +276,13 @@ def test_malformed_records_are_counted() -> None:
     ],
 )
 def test_what_json_cannot_give_is_refused(schema: dict[str, pa.DataType], mode: str, option: str) -> None:
-    """A schema or mode that cannot work fails when it is named, before any record."""
     with pytest.raises(OptionError) as caught:
         JsonFormat(pa.schema(list(schema.items())), mode)
     assert caught.value.option == option
 
 
 def test_a_format_can_be_pickled() -> None:
-    """A format rides in a partition to the executors."""
+    """Partitions carry the format to the executors."""
     wanted = JsonFormat(pa.schema([("a", pa.int64())]), "FAILFAST", None)
     assert pickle.loads(pickle.dumps(wanted)) == wanted
 
@@ -322,7 +312,6 @@ RESCUE = pa.schema(
     ],
 )
 def test_what_does_not_fit_is_rescued(fast: bool, record: bytes, row: tuple[object, ...]) -> None:
-    """Values that do not fit are rescued as JSON with journal and offset; their object is not malformed."""
     values = list(row)
     if values[2] is not None:
         values[2] = '{"_journal":"acme/events","_offset":5,' + str(values[2]) + "}"
@@ -333,7 +322,7 @@ def test_what_does_not_fit_is_rescued(fast: bool, record: bytes, row: tuple[obje
 
 
 def test_only_what_is_no_json_is_dropped_where_the_rest_is_rescued() -> None:
-    """DROPMALFORMED and FAILFAST look at records that cannot be read at all."""
+    """The modes DROPMALFORMED and FAILFAST apply only to records that cannot be parsed at all."""
     wanted = JsonFormat(RESCUE, "DROPMALFORMED", rescued_column="rest")
     (batch,) = JsonParser(wanted).record_batches([block_of(b'{"id":"x"}', b"x", b'{"id":1}')])
     assert batch["id"].to_pylist() == [None, 1]
@@ -342,7 +331,7 @@ def test_only_what_is_no_json_is_dropped_where_the_rest_is_rescued() -> None:
 
 
 def test_a_column_cannot_be_corrupt_and_rescued() -> None:
-    """One would overwrite the other."""
+    """One column would overwrite the other."""
     with pytest.raises(OptionError, match="rescuedDataColumn"):
         JsonFormat(RESCUE, corrupt_column="rest", rescued_column="rest")
 
@@ -367,7 +356,6 @@ def test_a_column_cannot_be_corrupt_and_rescued() -> None:
 def test_a_misfit_costs_the_field_it_is_in(
     kind: pa.DataType, text: str, expected: object, *, fast: bool
 ) -> None:
-    """Be that a column or a field of a struct: arrays and maps are whole, or null."""
     columns = {"a": kind, "b": pa.int64(), "_corrupt_record": pa.string()}
     record = f'{{"a":{text},"b":1}}'
     assert rows(columns, record.encode(), fast=fast) == [{"a": expected, "b": 1, "_corrupt_record": record}]
@@ -375,7 +363,7 @@ def test_a_misfit_costs_the_field_it_is_in(
 
 @BOTH
 def test_a_repeated_name_that_does_not_fit_leaves_what_was_there(*, fast: bool) -> None:
-    """A repeated name that does not fit leaves the earlier value, as in Spark; null is a value too."""
+    """As in Spark, the earlier value stays. Null is a value too."""
     columns = {"a": pa.int64(), "_corrupt_record": pa.string()}
     records = (b'{"a":1,"a":"x"}', b'{"a":1,"a":null}', b'{"a":"x","a":1}')
     got = rows(columns, *records, fast=fast)
@@ -385,7 +373,6 @@ def test_a_repeated_name_that_does_not_fit_leaves_what_was_there(*, fast: bool) 
 
 @BOTH
 def test_what_spark_takes_for_json(*, fast: bool) -> None:
-    """Single quotes, and numbers that are none, unless the options forbid them."""
     columns = {"a": pa.float64(), "b": pa.string()}
     records: tuple[bytes, ...] = (
         b"{'a':1.5,'b':'it\\'s \"x\"'}",

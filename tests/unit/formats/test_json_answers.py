@@ -1,11 +1,11 @@
-"""Records of ``format=json`` give the rows that Spark's own ``from_json`` and ``spark.read.json`` give.
+"""Records of ``format=json`` give the rows of Spark's own ``from_json`` and ``spark.read.json``.
 
 Spark's answers are in tests/golden/json_answers.json; ``pytest --soak
-tests/spark/test_golden_answers.py`` asks it whether they still are.
+tests/spark/test_golden_answers.py`` checks that they are still current.
 
-Where they differ on purpose, the difference has a name in ``DIFFERENCES`` (tests/oracles/json_questions.py)
-and a sentence in ``docs/reference/formats.md``. Its rows are left out of the comparison; a difference that
-no row shows any more fails, too.
+Each deliberate difference has a name in ``DIFFERENCES`` (tests/oracles/json_questions.py) and a sentence in
+``docs/reference/formats.md``. Its rows are left out of the comparison. A listed difference that no row shows
+any more fails as well.
 """
 
 from __future__ import annotations
@@ -40,17 +40,16 @@ pytestmark = pytest.mark.usefixtures("native_library")
 
 @pytest.fixture(scope="module")
 def golden() -> GoldenFile:
-    """Spark's answers."""
     return load("json")
 
 
 def test_the_file_answers_the_questions(golden: GoldenFile) -> None:
-    """A question that was changed is asked again before its answer counts."""
+    """If a question changes, Spark has to answer it again."""
     assert {name: question for name, (question, _) in golden.answered.items()} == questions()
 
 
 def test_rows_are_those_of_from_json(golden: GoldenFile) -> None:
-    """For every type and every line, but for the differences that are listed, each of which is seen."""
+    """Every listed difference must occur in at least one row."""
     shown: set[str] = set()
     wrong = list(wrong_rows(*golden.answered["rows"], shown))
     assert not wrong, "\n".join([f"{len(wrong)} rows", *wrong[:40]])
@@ -59,13 +58,11 @@ def test_rows_are_those_of_from_json(golden: GoldenFile) -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_mean_what_they_mean_to_from_json(golden: GoldenFile, name: str) -> None:
-    """An option decides as in Spark which records are malformed, and the values of the others."""
     wrong = list(wrong_option_rows(name, *golden.answered[f"option {name}"]))
     assert not wrong, "\n".join([f"{len(wrong)} rows", *wrong[:40]])
 
 
 def test_rows_and_modes_are_those_of_files(golden: GoldenFile) -> None:
-    """Strings take other values as they are written, and malformed records are dropped or fail, too."""
     question, answers = golden.answered["file"]
     wrong = list(wrong_file_rows(question, answers))
     assert not wrong, "\n".join(wrong[:40])
@@ -82,7 +79,6 @@ def test_rows_and_modes_are_those_of_files(golden: GoldenFile) -> None:
 
 @pytest.mark.parametrize("fast", [pytest.param(True, id="fast"), pytest.param(False, id="exact")])
 def test_patterns_are_those_of_from_json(golden: GoldenFile, fast: bool) -> None:
-    """Dates and timestamps by the user's own patterns, and texts that follow them nearly, are Spark's."""
     question, answers = golden.answered["patterns"]
     for pattern in PATTERNS:
         dialect = JsonDialect(
@@ -94,14 +90,13 @@ def test_patterns_are_those_of_from_json(golden: GoldenFile, fast: bool) -> None
 
 
 def test_inferred_types_are_those_of_spark(golden: GoldenFile) -> None:
-    """Records of all kinds, alone and together, have Spark's type. No object repeats a name."""
+    """The objects in these records have no repeated names."""
     wrong = list(wrong_types(*golden.answered["types"]))
     assert not wrong, "\n".join(wrong[:40])
 
 
 @pytest.mark.parametrize("name", INFERRED)
 def test_inferred_columns_are_those_of_files(golden: GoldenFile, name: str) -> None:
-    """Malformed records add their column, or are left out."""
     question, answers = golden.answered[f"inferred {name}"]
     for mode in INFERRING_MODES:
         mine = infer([block_of(question.records)], mode=mode)

@@ -1,4 +1,4 @@
-"""The columns that are inferred from records, and which records say nothing."""
+"""Which columns are inferred from records, and which records contribute nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.oracles.framings import line_spans
 
 
 def inferred(*records: bytes, mode: str = "PERMISSIVE") -> dict[str, pa.DataType]:
-    """Return the columns of records, by name and in order."""
     data = b"".join(record + b"\n" for record in records)
     schema = infer([Block("acme/events", 100, data, *line_spans(data))], mode=mode)
     return dict(zip(schema.names, schema.types, strict=True))
@@ -39,13 +38,12 @@ def inferred(*records: bytes, mode: str = "PERMISSIVE") -> dict[str, pa.DataType
     ],
 )
 def test_types_are_merged(one: str, other: str, kind: pa.DataType) -> None:
-    """Two types become the narrowest type that holds both, whichever comes first."""
     records = [f'{{"a":{text}}}'.encode() for text in (one, other)]
     assert inferred(*records) == inferred(*reversed(records)) == {"a": kind}
 
 
 def test_columns_stand_in_order_of_their_names() -> None:
-    """Columns are in Java's order of texts; fields without a name and empty objects are left out."""
+    """Columns have the order of Java strings. Unnamed fields and empty objects are left out."""
     record = '{"b":1,"B":1,"\U0001f600":1,"\uff5e":1,"":1,"none":{},"nones":[{}]}'
     assert list(inferred(record.encode())) == ["B", "b", "\U0001f600", "\uff5e"]
 
@@ -53,14 +51,13 @@ def test_columns_stand_in_order_of_their_names() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_many_names_take_no_quadratic_time() -> None:
-    """Objects may have ids for names. A copy of all names for each object would take minutes."""
+    """Objects may use ids as names. Copying all names for each object would take minutes."""
     count = 150_000
     columns = inferred(b'{"a":[' + b",".join(b'{"k%d":1}' % number for number in range(count)) + b"]}")
     assert columns["a"].value_type.num_fields == count
 
 
 def test_malformed_records_by_mode() -> None:
-    """Malformed records add their column, are left out, or are an error with the record's place."""
     records = (b'{"a":1}', b"", b"null", b"oops", b"[1]", b'{"a":1} {}')
     assert inferred(*records) == {"_corrupt_record": pa.string(), "a": pa.int64()}
     assert inferred(*records, mode="DROPMALFORMED") == {"a": pa.int64()}
@@ -69,7 +66,6 @@ def test_malformed_records_by_mode() -> None:
 
 
 def test_what_counts_as_json_is_what_the_reader_takes() -> None:
-    """Single quotes and infinite numbers, unless the options say otherwise."""
     record = b"{'a':+INF}\n"
     block = Block("j", 0, record, *line_spans(record))
     assert infer([block]).names == ["a"]
@@ -78,5 +74,4 @@ def test_what_counts_as_json_is_what_the_reader_takes() -> None:
 
 
 def test_nothing_has_no_columns() -> None:
-    """No columns come of no records, or of an empty one."""
     assert inferred() == inferred(b"{}", b"null") == {}

@@ -1,4 +1,4 @@
-"""Lines are cut at newlines alone, and their values are the journal's bytes."""
+"""Lines end only at newlines, and their values are the journal's bytes unchanged."""
 
 from __future__ import annotations
 
@@ -22,21 +22,18 @@ pytestmark = pytest.mark.usefixtures("native_library")
     ],
 )
 def test_boundaries(window: bytes, first: int | None, last: int | None) -> None:
-    """A boundary is just past a newline, None without one."""
     assert LINES.first_boundary(window, 0) == first
     assert LINES.last_boundary(window, 1 << 20) == last
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 63, 64, 65, 1000, SCAN_BYTES + 9])
 def test_all_newlines_are_found(size: int) -> None:
-    """Wherever they are, and however many; bytes that differ in one bit are none."""
     pattern = b"\n\n\x0b\x8a" + b"x" * 60 + b"\n"
     for data in (b"\n" * size, b"x" * size, (pattern * (size // len(pattern) + 1))[:size]):
         assert newlines(data).tolist() == [at for at, octet in enumerate(data) if octet == 0x0A]
 
 
 def test_values_keep_every_byte_but_the_newline() -> None:
-    """Empty records, carriage returns, NUL and bytes that are no text come out as they are."""
     lines = [b"", b"a\r", b"\x00", b"\xff\xfe", b"", b"x" * (SCAN_BYTES + 1), b"last"]
     data = b"".join(line + b"\n" for line in lines)
     block = Block("a/b", 7, data, *line_spans(data))
@@ -48,7 +45,6 @@ def test_values_keep_every_byte_but_the_newline() -> None:
 
 
 def test_rows_are_a_part_of_a_block() -> None:
-    """A part keeps records and offsets; an empty part has neither."""
     data = b"a\nbb\n\nccc\n"
     block = Block("a/b", 100, data, *line_spans(data))
     part = block.rows(1, 3)
@@ -58,7 +54,6 @@ def test_rows_are_a_part_of_a_block() -> None:
 
 
 def test_many_short_records_are_cut_into_several_batches() -> None:
-    """No part has more rows than allowed, and together they are the block."""
     data = b"\n" * 10
     parts = list(bounded([Block("a/b", 5, data, *line_spans(data))], 4))
     assert [len(part) for part in parts] == [4, 4, 2]

@@ -1,4 +1,4 @@
-"""The native decoder: what it takes, what it leaves to the other parsers, and how its absence is told."""
+"""What the native decoder accepts, what it leaves to the other parsers, and how it reports its absence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def _library() -> None:
 
 
 def block_of(*records: bytes) -> Block:
-    """Return a block of these records."""
     data = b"".join(record + b"\n" for record in records)
     return Block("j", 0, data, *line_spans(data))
 
@@ -40,12 +39,10 @@ def block_of(*records: bytes) -> Block:
 def decoder_of(
     *fields: tuple[str, pa.DataType], dialect: JsonDialect = SPARK_DIALECT
 ) -> NativeDecoder | None:
-    """Return a decoder of these columns."""
     return NativeDecoder.of(list(pa.schema(fields)), extra_fields=True, dialect=dialect)
 
 
 def suspects_of(decoder: NativeDecoder | None, *records: bytes) -> list[int]:
-    """Return the suspects among records."""
     assert decoder is not None
     decoded = decoder.decode(block_of(*records))
     assert decoded is not None
@@ -54,14 +51,12 @@ def suspects_of(decoder: NativeDecoder | None, *records: bytes) -> list[int]:
 
 
 def rows(schema: pa.Schema, *records: bytes, **options: Any) -> list[dict[str, Any]]:
-    """Return the rows of records, as one block."""
     batches = JsonParser(JsonFormat(schema, **options)).record_batches([block_of(*records)])
     found: list[dict[str, Any]] = pa.Table.from_batches(batches, schema).to_pylist()
     return found
 
 
 def test_common_forms_of_every_type_are_taken() -> None:
-    """None of these records needs another parser."""
     fields = list(DECODED)
     nulls = b"{" + b",".join(b'"%b":null' % field.name.encode() for field in fields) + b"}"
     assert (
@@ -77,7 +72,6 @@ def test_integers_of_64_bits_are_taken() -> None:
 
 
 def test_many_columns_are_found_in_any_order() -> None:
-    """Names are looked up where there are many."""
     fields = [(f"column {number}", pa.int64()) for number in range(300)]
     members = [b'"column %d":%d' % (number, number) for number in range(300)]
     records = [b"{" + b",".join(order) + b"}" for order in (members, members[::-1], members[7::13])]
@@ -104,19 +98,17 @@ def test_many_columns_are_found_in_any_order() -> None:
     ids=str,
 )
 def test_types_that_it_does_not_have(kind: pa.DataType) -> None:
-    """The query is left to the parsers in Python."""
     assert decoder_of(("v", kind), ("w", pa.int64())) is None
 
 
 def test_patterns_are_left_to_python() -> None:
-    """Dates by a pattern, but only in columns that the pattern is for."""
     dialect = JsonDialect(date_format="d.M.yyyy")
     assert decoder_of(("v", pa.date32()), dialect=dialect) is None
     assert decoder_of(("v", pa.timestamp("us", "UTC")), dialect=dialect) is not None
 
 
 def test_local_times_are_suspect_outside_utc() -> None:
-    """Only texts with a zone are the same in every zone."""
+    """Only texts with a zone mean the same in every zone."""
     decoder = decoder_of(("t", pa.timestamp("us", "UTC")), dialect=JsonDialect("Europe/Paris"))
     records = b'{"t":"2024-01-02T03:04:05"}', b'{"t":"2024-01-02T03:04:05Z"}'
     assert suspects_of(decoder, *records) == [0]
@@ -124,7 +116,6 @@ def test_local_times_are_suspect_outside_utc() -> None:
 
 @pytest.mark.parametrize("every", [1, 2, 3, 10, 100])
 def test_suspects_are_read_again_in_their_places(every: int) -> None:
-    """However many they are, rows come in order, and malformed records are reported."""
     schema = pa.schema([("a", pa.int64()), ("s", pa.string()), ("_corrupt_record", pa.string())])
     suspects = [
         (b'{"a":"x","s":"kept"}', {"a": None, "s": "kept", "_corrupt_record": '{"a":"x","s":"kept"}'}),
@@ -144,7 +135,6 @@ def test_suspects_are_read_again_in_their_places(every: int) -> None:
 
 
 def test_fields_without_a_column_are_rescued() -> None:
-    """With a column for them, a record that has some is a suspect."""
     schema = pa.schema([("a", pa.int64()), ("rest", pa.string())])
     first, *others = rows(schema, b'{"a":1,"b":2}', *[b'{"a":3}'] * 9, rescued_column="rest")
     assert first == {"a": 1, "rest": '{"_journal":"j","_offset":0,"b":2}'}
@@ -152,7 +142,6 @@ def test_fields_without_a_column_are_rescued() -> None:
 
 
 def test_records_that_do_not_touch() -> None:
-    """Bytes between records, and records that were left out, are not looked at."""
     whole = block_of(b'{"a":1}', b'{"a":"', b'{"a":2}', b"\xff")
     schema = pa.schema([("a", pa.int64()), ("_corrupt_record", pa.string())])
     kept = whole.only(np.array([True, False, True, False]))
@@ -161,7 +150,7 @@ def test_records_that_do_not_touch() -> None:
 
 
 def test_positions_that_make_no_sense_are_refused() -> None:
-    """No byte outside of the block is read."""
+    """The decoder must not read bytes outside of the block."""
     decoder = decoder_of(("a", pa.int64()))
     assert decoder is not None
     for starts, ends in (([0], [99]), ([-1], [2]), ([2], [1]), ([0, 1], [2, 3])):
@@ -172,7 +161,7 @@ def test_positions_that_make_no_sense_are_refused() -> None:
 
 
 def test_columns_outlive_the_decoder() -> None:
-    """Their memory is freed when the last of them is gone."""
+    """The memory of the columns is freed with the last of them."""
     decoder = decoder_of(("s", pa.string()), ("l", pa.list_(pa.int32())))
     assert decoder is not None
     decoded = decoder.decode(block_of(*[b'{"s":"text","l":[1,2]}'] * 1000))

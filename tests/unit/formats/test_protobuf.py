@@ -1,4 +1,4 @@
-"""Messages become rows of the fields that columns name; what is no message is malformed."""
+"""Messages become rows of the selected fields, and anything else is malformed."""
 
 from __future__ import annotations
 
@@ -48,13 +48,12 @@ SCHEMA = pa.schema(
 
 
 def wanted(schema: pa.Schema = SCHEMA, *, imports: bool = True, **options: Any) -> ProtobufFormat:
-    """Return a format of the message."""
     options = {"message": "shop.Order", "descriptor_set": descriptor_set(imports=imports)} | options
     return ProtobufFormat(schema, **options)
 
 
 def rows(form: ProtobufFormat, *records: bytes) -> list[dict[str, Any]]:
-    """Parse records that are framed and lie at offset 100."""
+    """Parse records that are framed and begin at offset 100."""
     data = b"".join(map(frame, records))
     cut = FIXED.cut(data, 100)
     block = Block("shop/orders", 100, data, cut.starts, cut.ends, FIXED.header_bytes, FIXED.trailer_bytes)
@@ -65,7 +64,6 @@ def rows(form: ProtobufFormat, *records: bytes) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("imports", [True, False], ids=["with_imports", "without_imports"])
 def test_every_kind_of_field(imports: bool) -> None:
-    """Each by its column's type, from a format that was pickled."""
     order = ORDER(id=-5, token=2**64 - 1, name="é", raw=b"\xff", price=1.5, ratio=0.5, paid=True, state=1)
     order.first.sku = "x"
     order.lines.add(sku="y", count=2**32 - 1)
@@ -97,14 +95,14 @@ def test_every_kind_of_field(imports: bool) -> None:
 
 
 def test_what_is_not_set_is_null() -> None:
-    """Fields that are not set are null, as in from_protobuf; lists and maps are empty instead."""
+    """As in ``from_protobuf``, unset fields are null, but lists and maps are empty."""
     (row,) = rows(wanted(), b"")
     assert (row.pop("_offset"), row.pop("lines"), row.pop("counts"), row.pop("small")) == (100, [], [], [])
     assert set(row.values()) == {None}
 
 
 def test_empty_messages_in_a_list_take_a_few_times_their_bytes() -> None:
-    """Each has two bytes in the record, and no fields of its own."""
+    """Each message has two bytes in the record and no fields."""
     record = b"\x52\x00" * (1 << 18)
     block = Block("shop/orders", 0, record, np.array([0]), np.array([len(record)]))
     parser = ProtobufParser(wanted(pa.schema([("lines", pa.list_(LINE))])))
@@ -121,7 +119,6 @@ def test_empty_messages_in_a_list_take_a_few_times_their_bytes() -> None:
 
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
 def test_what_is_no_message_is_malformed(mode: str) -> None:
-    """The mode gives a row with the bytes as text, no row, or an error with the offset of the frame."""
     form = wanted(pa.schema([("id", pa.int8()), ("_corrupt_record", pa.string())]), mode=mode)
     records = [ORDER(id=1).SerializeToString(), b"\x0b", ORDER(id=300).SerializeToString()]
     if mode == "FAILFAST":
@@ -135,7 +132,7 @@ def test_what_is_no_message_is_malformed(mode: str) -> None:
 
 
 def test_a_field_of_another_type_is_malformed() -> None:
-    """As in from_protobuf, such a field is malformed, not unset. Undeclared fields are ignored."""
+    """As in ``from_protobuf``, a field with the wrong type is malformed. Undeclared fields are ignored."""
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("first", LINE)])
     good = ORDER(id=1, name="a").SerializeToString()
     other_name, other_sku = good + b"\x18\x05", good + b"\x4a\x02\x08\x05"
@@ -147,7 +144,7 @@ def test_a_field_of_another_type_is_malformed() -> None:
 
 
 def test_a_message_without_its_required_fields_is_malformed() -> None:
-    """Only proto2 has such fields; a message that was cut after another field lacks them."""
+    """Only proto2 has required fields. A message truncated after another field lacks them."""
     file = descriptor_pb2.FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
     message = file.message_type.add(name="Entry")
     kind = descriptor_pb2.FieldDescriptorProto
@@ -183,7 +180,6 @@ def test_a_message_without_its_required_fields_is_malformed() -> None:
 def test_a_schema_that_the_message_does_not_have_is_refused(
     schema: dict[str, pa.DataType], options: dict[str, Any], option: str, text: str
 ) -> None:
-    """A schema that the message does not have is refused when the query starts, with the fields there are."""
     with pytest.raises(OptionError) as caught:
         wanted(pa.schema(list(schema.items())), **options)
     assert caught.value.option == option
@@ -207,7 +203,7 @@ orders = st.builds(
 @given(st.lists(orders, min_size=1, max_size=5))
 @settings(max_examples=examples(50), deadline=None)
 def test_rows_are_what_the_messages_say(messages: list[Any]) -> None:
-    """Field by field, as protobuf's own accessors have it, zero and unset being the same."""
+    """The reference is protobuf's own accessors. Zero and unset are equal."""
     for row, order in zip(
         rows(wanted(), *(each.SerializeToString() for each in messages)), messages, strict=True
     ):

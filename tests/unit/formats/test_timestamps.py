@@ -1,4 +1,4 @@
-"""Texts of dates and timestamps become what Spark makes of them, over all years a column holds."""
+"""Texts of dates and timestamps become Spark's values, over all years that a column supports."""
 
 from __future__ import annotations
 
@@ -34,19 +34,17 @@ NEW_YEAR_S = 1_704_067_200
     ],
 )
 def test_dates(text: str, days: int) -> None:
-    """A date's missing parts are ones."""
     assert parse_date(text) == days
 
 
 @pytest.mark.parametrize("text", ["", "24-01-01", "2024-02-30", "1900-02-29", "5881580-07-12", "2024-01-01x"])
 def test_no_dates(text: str) -> None:
-    """Days that no calendar has, and years of less than four digits."""
     with pytest.raises(ValueError, match=r"^is |^has "):
         parse_date(text)
 
 
 def test_days_are_those_of_datetime() -> None:
-    """Days equal those of ``datetime`` for every day of a 400-year cycle, and a cycle earlier and later."""
+    """All days of a 400-year cycle, and of the cycles before and after it, equal those of ``datetime``."""
     for ordinal in range(1, 146_098, 11):
         day = datetime.date.fromordinal(ordinal)
         days = ordinal - 719_163
@@ -73,7 +71,6 @@ def test_days_are_those_of_datetime() -> None:
     ],
 )
 def test_zones(zone: str, seconds: int) -> None:
-    """Offsets, offsets behind a name, and regions."""
     assert offset_s(zone, NEW_YEAR_S) == seconds
     assert parse_timestamp(f"2024-01-01T00:00:00{zone}") == (NEW_YEAR_S - seconds) * 1_000_000
 
@@ -82,7 +79,6 @@ def test_zones(zone: str, seconds: int) -> None:
     "zone", ["", "z", "+", "+18:01", "+01:60", "+0:1:2:3", "PST", "Nowhere", "../etc", "posix/UTC"]
 )
 def test_no_zones(zone: str) -> None:
-    """Offsets past 18 hours, Java's short names, and names of nothing."""
     with pytest.raises(ValueError, match="time zone"):
         offset_s(zone, 0)
 
@@ -96,12 +92,11 @@ def test_no_zones(zone: str) -> None:
     ],
 )
 def test_clocks_that_change(local: str, offset: int) -> None:
-    """A time shown twice is the first one; one that is skipped lies as far behind the change."""
+    """A repeated local time is the first one. A skipped one moves ahead by the length of the gap."""
     assert parse_timestamp(local, "Europe/Paris") == parse_timestamp(local) - offset * 3_600_000_000
 
 
 def test_a_local_timestamp_has_no_zone() -> None:
-    """One with a zone is refused, not moved."""
     assert parse_local_timestamp("1970-01-01 00:00:01.5") == 1_500_000
     with pytest.raises(ValueError, match="has a time zone"):
         parse_local_timestamp("1970-01-01T00:00:01Z")
@@ -111,7 +106,6 @@ def test_a_local_timestamp_has_no_zone() -> None:
     ("text", "fits"), [("294247-01-10T04:00:54.775807Z", True), ("294247-01-10T04:00:54.775808Z", False)]
 )
 def test_the_last_timestamp(text: str, fits: bool) -> None:
-    """Timestamps reach as far as microseconds of 64 bits do."""
     if fits:
         assert parse_timestamp(text) == 2**63 - 1
     else:

@@ -9,7 +9,6 @@ EDGES = bytes.fromhex("00 41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef 
 
 
 def test_all_short_sequences_of_bytes_at_the_edges_of_the_rules() -> None:
-    """Arrow and Python agree on which bytes are UTF-8, and the place is Python's."""
     wrong = 0
     for length in range(4):
         for octets in itertools.product(EDGES, repeat=length):
@@ -25,7 +24,6 @@ def test_all_short_sequences_of_bytes_at_the_edges_of_the_rules() -> None:
 
 
 def test_sequences_of_four_bytes() -> None:
-    """The first and the last character beyond 16 bits are valid, their neighbours and cut ones are not."""
     for octets in ("f0908080", "f48fbfbf"):
         assert invalid_utf8_at(b"ab" + bytes.fromhex(octets)) == -1
         assert invalid_utf8_at(b"ab" + bytes.fromhex(octets)[:-1]) == 2

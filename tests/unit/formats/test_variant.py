@@ -1,4 +1,4 @@
-"""The bytes of variants, and the values that PySpark's encoder takes and Spark does not."""
+"""How values are encoded as variants, including those that PySpark's encoder accepts but Spark does not."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ from tests.oracles.framings import line_spans
     ],
 )
 def test_values(text: str, value: str) -> None:
-    """Each kind of value, as the format's description has it; fields in order of their names."""
+    """The expected bytes follow the description of the format. Fields are sorted by name."""
     assert encode(text)["value"].hex() == value.replace(" ", "")
 
 
 def test_names_stand_once() -> None:
-    """A variant holds each name once, in order of appearance, however deep it occurs."""
     assert encode('{"b":{"a":1,"b":2}}')["metadata"] == b"\x01\x02\x00\x01\x02ba"
 
 
 @pytest.mark.timeout(60)
 def test_a_repeated_name_among_many_takes_no_quadratic_time() -> None:
-    """An object may have a million names. A search of all names for each would take minutes."""
+    """An object may have a million names. Searching all names for each would take minutes."""
     count = 300_000
     text = "{" + ",".join(f'"k{number}":1' for number in range(count)) + ',"k7":1}'
     with pytest.raises(ValueError, match="repeats the name 'k7'"):
@@ -50,13 +49,12 @@ def test_a_repeated_name_among_many_takes_no_quadratic_time() -> None:
 
 @pytest.mark.parametrize("text", ['{"a":[1,{"b":"x"}],"c":-2.5}', "12345678901234567890", f'["{"x" * 100}"]'])
 def test_spark_reads_them(text: str) -> None:
-    """PySpark's own reader gives the JSON back."""
+    """PySpark's own reader is the reference."""
     parts = encode(text)
     assert VariantVal(parts["value"], parts["metadata"]).toJson() == text
 
 
 def test_columns_of_variants() -> None:
-    """A value that is no JSON object is a variant, too; an object that repeats a name is none."""
     kind = to_arrow_type(VariantType())
     assert is_variant(kind)
     assert not is_variant(pa.struct([("value", pa.binary()), ("metadata", pa.binary())]))
@@ -79,7 +77,7 @@ def test_columns_of_variants() -> None:
     ],
 )
 def test_a_surrogate_without_its_partner_is_a_question_mark(text: str, spelled: str) -> None:
-    """Java writes them so; PySpark's encoder raises an error."""
+    """Java writes a question mark, while PySpark's encoder raises an error."""
     assert encode(text) == encode(spelled)
 
 
@@ -93,6 +91,5 @@ def test_a_surrogate_without_its_partner_is_a_question_mark(text: str, spelled: 
     ],
 )
 def test_what_spark_would_not_read_back_is_refused(text: str, problem: str) -> None:
-    """A record with such a value is malformed."""
     with pytest.raises(ValueError, match=problem):
         encode(text)
