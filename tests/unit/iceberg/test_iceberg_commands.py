@@ -1,4 +1,4 @@
-"""The commands on an Iceberg table: offsets, lag and verify read what they read of a Delta table."""
+"""The commands work on an Iceberg table as on a Delta table: offsets, lag and verify."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A catalog of pyiceberg's configuration."""
     properties = catalog_properties(tmp_path)
     for key, value in properties.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__PROD__{key.upper()}", value)
@@ -66,13 +65,11 @@ def stream(catalog: None) -> IcebergStream:
 
 
 def write(stream: IcebergStream, batch_id: int, begin: int, end: int, *more: int) -> None:
-    """Write the records of a range, and the records at further offsets."""
     rows = records(JOURNAL, begin, end, *more)
     stream.run(batch_id, begin, end, journal=JOURNAL, write=lambda: stream.files(rows))
 
 
 def records(journal: str, begin: int, end: int, *more: int) -> pa.RecordBatch:
-    """Return the rows of a range of a journal with the records, and of further offsets."""
     offsets = [*range(begin, end, RECORD_BYTES), *more]
     values = [TEXT[at : at + RECORD_BYTES - 1] for at in offsets]
     return pa.RecordBatch.from_pydict(
@@ -81,8 +78,6 @@ def records(journal: str, begin: int, end: int, *more: int) -> pa.RecordBatch:
 
 
 def test_offsets_show_reads_the_ledger(stream: IcebergStream) -> None:
-    """The newest entry that counts; a table that is not there is named."""
-
     def shown() -> dict[str, int]:
         done = CliRunner().invoke(main, ["offsets", "show", str(NAME), "--format", "json"])
         (entry,) = json.loads(done.stdout)
@@ -99,14 +94,12 @@ def test_offsets_show_reads_the_ledger(stream: IcebergStream) -> None:
 
 
 def rows_end(broker: str) -> JournalOffsets:
-    """Return where a table's rows end, as the command prints it."""
     command = ["offsets", "show", str(NAME), "--from-data", "--broker", broker, "--format", "json"]
     done = CliRunner(catch_exceptions=False).invoke(main, [*command, "--timeout", "1"])
     return JournalOffsets.from_json(done.stdout)
 
 
 def test_offsets_show_reads_where_rows_end(stream: IcebergStream, broker: EmbeddedBroker) -> None:
-    """The broker has the end of the last record, whose bytes are those of the row."""
     write(stream, 2, 160, 240)
     assert rows_end(broker.endpoint) == JournalOffsets({JOURNAL: 240})
     rows = pa.table({"journal": [JOURNAL], "offset": [240], "value": [b"other"]}, schema=arrow_schema(RAW))
@@ -120,7 +113,6 @@ def test_offsets_show_reads_where_rows_end(stream: IcebergStream, broker: Embedd
 
 @pytest.mark.usefixtures("catalog")
 def test_rows_of_an_iceberg_table_that_say_where_they_end_need_no_broker() -> None:
-    """The greatest end of each journal, over all files."""
     schema = StructType().add("_journal", StringType()).add("_offset", LongType())
     stream = IcebergStream({}, schema=schema.add("_end_offset", LongType()))
     stream.table.prepare(stream.schema)
@@ -132,7 +124,6 @@ def test_rows_of_an_iceberg_table_that_say_where_they_end_need_no_broker() -> No
 def test_a_ledger_goes_on_in_a_journal_that_was_created_again(
     stream: IcebergStream, broker: EmbeddedBroker
 ) -> None:
-    """Bytes that the table has rows of are not written twice; rows of the old journal stay."""
     again, options = "shop/again", {"brokerAddress": broker.endpoint}
     sink = IcebergSink("again", table=NAME.identifier, catalog=NAME.catalog)
     query = stream.other(app_id="again", query="again", seen=None)
@@ -167,7 +158,6 @@ def test_a_ledger_goes_on_in_a_journal_that_was_created_again(
 
 
 def test_the_lag_monitor_follows_the_ledger(stream: IcebergStream) -> None:
-    """A group of each app id."""
     history = History(HistoryOptions())
     monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
     monitor.observe_heads({JOURNAL: len(TEXT)}, 1)
@@ -184,10 +174,6 @@ def test_the_lag_monitor_follows_the_ledger(stream: IcebergStream) -> None:
 def test_verify_compares_the_table_with_the_journal(
     stream: IcebergStream, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
-    """Every record once; then a row of no record, one that is there twice, one that is not there.
-
-    A large table is compared in chunks of rows, and gives the same verdicts.
-    """
     if is_large:
         monkeypatch.setattr(driver_engine, "SMALL_BYTES", 1)
         monkeypatch.setattr(driver_engine, "CHUNK_ROWS", 7)
@@ -211,7 +197,6 @@ def test_verify_compares_the_table_with_the_journal(
 
 
 def test_a_ledger_begins_on_a_table_with_rows(stream: IcebergStream) -> None:
-    """Offsets that the rows contradict are refused; the query goes on at the others."""
     sink = IcebergSink("late", table=NAME.identifier, catalog=NAME.catalog)
     assert sink.ledger() is None
     assert sink.resume_offsets() is None

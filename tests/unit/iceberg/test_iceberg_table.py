@@ -1,4 +1,4 @@
-"""An Iceberg table that files fill: each row is there once, and what the table is asked for.
+"""An Iceberg table filled with data files: each row is written exactly once.
 
 The catalog is in SQLite; there is no Spark. :class:`IcebergStream` makes the batches of a query.
 """
@@ -67,11 +67,10 @@ def stream(tmp_path: Path) -> IcebergStream:
     return made
 
 
-# Each row once
+# Each row is written once
 
 
 def test_rows_and_entry_are_one_commit(stream: IcebergStream) -> None:
-    """The files, the property and the summary of one snapshot."""
     before = len(stream.load().snapshots())
     stream.run(2, 10, 20)
     table = stream.load()
@@ -84,8 +83,6 @@ def test_rows_and_entry_are_one_commit(stream: IcebergStream) -> None:
 
 
 def test_a_batch_that_runs_again_writes_nothing(stream: IcebergStream) -> None:
-    """By the same driver, or by the next one; not even its tasks run."""
-
     def unexpected() -> BatchFiles:
         raise AssertionError("the batch ran")
 
@@ -100,7 +97,7 @@ def test_a_batch_that_runs_again_writes_nothing(stream: IcebergStream) -> None:
 def test_what_does_not_continue_the_table_is_refused(
     stream: IcebergStream, begin: int, error: type[SinkError]
 ) -> None:
-    """A copied or an old checkpoint; a gap that the operator accepts is recorded."""
+    """This happens with a copied or an outdated checkpoint. A gap that the operator accepts is recorded."""
     with pytest.raises(error):
         stream.run(2, begin, 20)
     assert stream.contents() == {"a": [*range(5, 10)]}
@@ -112,8 +109,6 @@ def test_what_does_not_continue_the_table_is_refused(
 
 
 def test_advice_names_the_sink_and_the_settings_of_iceberg(stream: IcebergStream) -> None:
-    """Errors that both formats share: a first batch, a later one, and a ledger whose snapshots expired."""
-
     def refused(write: Callable[[], object]) -> str:
         with pytest.raises(SinkError) as error:
             write()
@@ -133,7 +128,7 @@ def test_advice_names_the_sink_and_the_settings_of_iceberg(stream: IcebergStream
 
 
 def test_of_two_writers_that_decided_on_one_entry_one_commits(stream: IcebergStream) -> None:
-    """Another query writes the batch between decision and commit: the first one is fenced."""
+    """Another query writes the batch between decision and commit."""
     other = stream.other(query="other", seen=None)
 
     def overtake() -> None:
@@ -148,7 +143,7 @@ def test_of_two_writers_that_decided_on_one_entry_one_commits(stream: IcebergStr
 
 
 def test_a_zombie_that_kept_still_is_fenced(stream: IcebergStream) -> None:
-    """Its next batch would continue the table, but somebody else has written since its last one."""
+    """The idle writer's next batch would continue the table, but another writer has committed since."""
     stream.other(query="other", seen=None).run(2, 10, 15)
     with pytest.raises(FencedError, match="query other"):
         stream.run(2, 15, 20)
@@ -156,7 +151,6 @@ def test_a_zombie_that_kept_still_is_fenced(stream: IcebergStream) -> None:
 
 @pytest.mark.parametrize("rounds", [5, pytest.param(100, marks=pytest.mark.soak)])
 def test_two_threads_race_for_each_batch(stream: IcebergStream, rounds: int) -> None:
-    """Two writers of each batch: one commits, the other one skips it or is fenced."""
     writers = [stream.other(seen=None), stream.other(seen=None)]
     shape = writers[0].table.prepare(ROWS)[1]
     writers[1].table.prepare(ROWS)
@@ -185,7 +179,6 @@ def test_two_threads_race_for_each_batch(stream: IcebergStream, rounds: int) -> 
 
 
 def race(writer: IcebergStream, batch_id: int, write: Callable[[], BatchFiles], outcomes: list[str]) -> None:
-    """Write a batch, or learn that the other one has."""
     try:
         newest = writer.run(batch_id, 8 + batch_id, 9 + batch_id, write=write)
     except FencedError:
@@ -196,13 +189,12 @@ def race(writer: IcebergStream, batch_id: int, write: Callable[[], BatchFiles], 
 
 
 def met(at: threading.Barrier, shape: str) -> BatchFiles:
-    """Let both writers decide before either commits. No rows: a hundred files more would only take time."""
+    """Let both writers decide before either commits. Batches have no rows, to keep the test fast."""
     at.wait(30)
     return BatchFiles((), shape)
 
 
 def test_commits_of_others_are_tried_again(stream: IcebergStream) -> None:
-    """Another program appends between decision and commit; so does a stream of another name."""
     other = stream.other(app_id="other", query="q2", seen=None)
 
     def interfere() -> None:
@@ -220,7 +212,6 @@ def test_commits_of_others_are_tried_again(stream: IcebergStream) -> None:
 
 
 def die_in_second_batch(stream: IcebergStream, point: str) -> None:
-    """Run the second batch in a process that is killed at a failpoint."""
     script = "import pickle, sys; pickle.load(sys.stdin.buffer).run(2, 10, 20)"
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -234,7 +225,7 @@ def die_in_second_batch(stream: IcebergStream, point: str) -> None:
 
 
 def test_a_process_that_dies_in_the_commit_loses_and_doubles_nothing(stream: IcebergStream) -> None:
-    """SIGKILL after the commit, before the answer: the batch runs again, and is there once."""
+    """SIGKILL hits after the commit and before the answer. The batch runs again and must not repeat."""
     die_in_second_batch(stream, "sink.after_write")
     assert len(stream.load().snapshots()) == 3
     successor = stream.other(seen=None)
@@ -250,7 +241,7 @@ def test_a_process_that_dies_in_the_commit_loses_and_doubles_nothing(stream: Ice
 def test_an_answer_that_is_lost_decides_nothing(
     stream: IcebergStream, monkeypatch: pytest.MonkeyPatch, error: type[Exception], committed: bool
 ) -> None:
-    """The table tells whether the commit was made; a batch is there once in any case."""
+    """The table shows whether the commit succeeded."""
     commit, failures = SqlCatalog.commit_table, [error("lost")]
 
     def lose(catalog: SqlCatalog, *arguments: Any) -> Any:
@@ -269,7 +260,7 @@ def test_an_answer_that_is_lost_decides_nothing(
 def test_a_catalog_that_forbids_the_commit_is_asked_once(
     stream: IcebergStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another attempt would end alike. Conflicts that do not end are named as well."""
+    """Another attempt would fail the same way."""
     asked: list[object] = []
 
     def refuse(error: Exception, *arguments: Any) -> None:
@@ -287,11 +278,11 @@ def test_a_catalog_that_forbids_the_commit_is_asked_once(
     assert len(asked) == 21
 
 
-# What others do to the table
+# Changes by other writers
 
 
 def test_a_rollback_takes_the_position_back(stream: IcebergStream) -> None:
-    """The property keeps the undone entry. The query that goes on is refused, one that resumes is not."""
+    """The property keeps the undone entry, so a query that continues from it is refused."""
     stream.run(2, 10, 20)
     stream.roll_back(1)
     entry = stream.entry()
@@ -308,7 +299,7 @@ def test_a_rollback_takes_the_position_back(stream: IcebergStream) -> None:
 
 
 def test_a_rollback_between_decision_and_commit_is_a_conflict(stream: IcebergStream) -> None:
-    """The batch was decided on rows that are gone: it is refused and not committed on top of the rest."""
+    """The batch was decided on rows that are gone, so it is not committed on top of the rest."""
     stream.run(2, 10, 20)
     with calling("sink.before_write", lambda: stream.roll_back(1)), pytest.raises(FencedError):
         stream.run(3, 20, 30)
@@ -316,7 +307,6 @@ def test_a_rollback_between_decision_and_commit_is_a_conflict(stream: IcebergStr
 
 
 def test_a_rollback_to_before_the_first_entry_says_where_rows_began(stream: IcebergStream) -> None:
-    """Nothing is visible of the ledger; the undone entry tells its beginning."""
     fresh = stream.other(app_id="late", query="late", seen=None)
     fresh.run(0, 3, 3, journal="b")
     fresh.run(1, 3, 4, journal="b")
@@ -326,7 +316,6 @@ def test_a_rollback_to_before_the_first_entry_says_where_rows_began(stream: Iceb
 
 
 def test_a_rollback_that_is_taken_back_changes_nothing(stream: IcebergStream) -> None:
-    """The undone snapshot is current again, and so is the entry of the property."""
     newest = stream.load().current_snapshot()
     assert newest is not None
     stream.roll_back(1)
@@ -336,7 +325,7 @@ def test_a_rollback_that_is_taken_back_changes_nothing(stream: IcebergStream) ->
 
 
 def test_the_entry_outlives_its_snapshot(stream: IcebergStream) -> None:
-    """All snapshots are expired but the last of others, whose parents are gone: earlier metadata has them."""
+    """Only other writers' snapshots are left and their parents are gone, but earlier metadata has them."""
     for number in range(3):
         stream.append_foreign(number)
     stream.expire()
@@ -349,7 +338,7 @@ def test_the_entry_outlives_its_snapshot(stream: IcebergStream) -> None:
 
 
 def test_an_undone_entry_does_not_come_back_by_an_expiry(stream: IcebergStream) -> None:
-    """A rollback, a commit of others, and no snapshot left that shows either."""
+    """After a rollback and a commit of another writer, no remaining snapshot shows either event."""
     stream.run(2, 10, 20)
     stream.roll_back(1)
     stream.append_foreign(0)
@@ -361,7 +350,7 @@ def test_an_undone_entry_does_not_come_back_by_an_expiry(stream: IcebergStream) 
 
 
 def test_an_entry_that_nothing_contradicts_is_trusted(stream: IcebergStream) -> None:
-    """Its snapshot has expired, and so have the metadata files that would show what followed it."""
+    """The snapshot has expired, and so have the metadata files that could show later events."""
     for number in range(2):
         stream.append_foreign(number)
     stream.expire()
@@ -372,7 +361,6 @@ def test_an_entry_that_nothing_contradicts_is_trusted(stream: IcebergStream) -> 
 
 
 def test_rewritten_files_keep_the_ledger(stream: IcebergStream) -> None:
-    """Another program replaces all files by one."""
     table = stream.load()
     table.overwrite(table.scan().to_arrow())
     stream.run(2, 10, 12)
@@ -380,7 +368,7 @@ def test_rewritten_files_keep_the_ledger(stream: IcebergStream) -> None:
 
 
 def test_a_table_that_is_made_again_takes_no_files_of_the_old_one(stream: IcebergStream) -> None:
-    """Files were written for columns with other ids."""
+    """The files were written for columns with other ids."""
     written = stream.files(rows("a", 10, 12))
     stream.catalog().drop_table(NAME.identifier)
     fresh = stream.other(seen=None)
@@ -393,7 +381,7 @@ def test_a_table_that_is_made_again_takes_no_files_of_the_old_one(stream: Iceber
 
 
 def test_a_damaged_property_is_not_taken_for_no_ledger(stream: IcebergStream) -> None:
-    """An older entry would pass for the newest."""
+    """Otherwise an older entry would be taken for the newest."""
     with stream.load().transaction() as transaction:
         transaction.set_properties({PROPERTY_PREFIX + "orders": '{"app_id":"orders"}'})
     with pytest.raises(TableRefusedError, match="not a ledger entry"):
@@ -469,7 +457,6 @@ FULL: dict[str, Any] = {
 
 
 def write_rows(stream: IcebergStream, *values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Write rows of a stream's schema as one batch to a new table; return what the table has."""
     batch = pa.RecordBatch.from_pylist([*values], schema=arrow_schema(stream.schema))
     stream.run(0, 0, 0)
     stream.run(1, 0, 1, write=lambda: stream.files(batch))
@@ -477,7 +464,6 @@ def write_rows(stream: IcebergStream, *values: dict[str, Any]) -> list[dict[str,
 
 
 def test_every_type_comes_back(tmp_path: Path) -> None:
-    """Values at the ends of their ranges, and nulls."""
     stream = IcebergStream(catalog_properties(tmp_path), schema=EVERYTHING)
     nulls = dict.fromkeys(FULL)
     read = write_rows(stream, FULL, nulls)
@@ -493,7 +479,6 @@ def test_every_type_comes_back(tmp_path: Path) -> None:
     ids=str,
 )
 def test_types_that_iceberg_lacks_are_refused(tmp_path: Path, kind: sql.DataType) -> None:
-    """By the column's name, before the table is made."""
     stream = IcebergStream(catalog_properties(tmp_path), schema=sql.StructType().add("v", kind))
     with pytest.raises(TableRefusedError, match=r"column v.* a type that Iceberg lacks"):
         stream.run(0, 0, 0)
@@ -502,7 +487,7 @@ def test_types_that_iceberg_lacks_are_refused(tmp_path: Path, kind: sql.DataType
 
 @pytest.mark.parametrize("adds", [False, True], ids=["new table", "new columns"])
 def test_columns_that_are_one_to_iceberg_are_refused(tmp_path: Path, adds: bool) -> None:
-    """To Iceberg a field of a column has a name with a dot, as another column may have."""
+    """Iceberg joins nested names with dots, so a nested field can collide with a top-level column."""
     both = sql.StructType().add("a.b", sql.LongType()).add("a", sql.StructType().add("b", sql.LongType()))
     stream = IcebergStream(catalog_properties(tmp_path), schema=both, options={"adds_columns": adds})
     if adds:
@@ -523,7 +508,6 @@ def test_values_outside_pythons_range_are_written_without_bounds(tmp_path: Path)
 
 
 def test_statistics_find_files(tmp_path: Path) -> None:
-    """A filter that no file can match plans none."""
     stream = IcebergStream(catalog_properties(tmp_path))
     stream.run(0, 0, 5)
     stream.run(1, 5, 10)
@@ -540,7 +524,7 @@ def test_statistics_find_files(tmp_path: Path) -> None:
 def test_a_text_never_hides_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str | None]
 ) -> None:
-    """Parquet has no bounds of long texts, and those of other row groups are not the file's."""
+    """Parquet has no bounds for long strings, so the bounds of other row groups do not cover the file."""
     for name in ("ROW_GROUP_BYTES", "GATHERED_BYTES"):
         monkeypatch.setattr(writer, name, 1)
     stream = IcebergStream(catalog_properties(tmp_path), schema=sql.StructType().add("t", sql.StringType()))
@@ -581,7 +565,7 @@ PARTITIONED = (
     ],
 )
 def test_each_file_has_one_value_of_each_partition(tmp_path: Path, partitions: str, expected: Any) -> None:
-    """By every transform, of negative and missing values; what pyiceberg's own writer would make."""
+    """The expected values are those of pyiceberg's own writer, for negative and missing values too."""
     values = [
         ("a/é", -7, dt.datetime(1969, 12, 31, 23, tzinfo=dt.UTC), dt.date(2026, 1, 3), Decimal("1.50")),
         (None, 1, dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC), None, None),
@@ -631,7 +615,7 @@ def test_each_file_has_one_value_of_each_partition(tmp_path: Path, partitions: s
 def test_texts_that_are_not_utf8_are_written(
     tmp_path: Path, partition_by: tuple[str, ...], expected: set[str | None]
 ) -> None:
-    """Spark makes them by a cast of bytes; Iceberg's partitions have them as Java would show them."""
+    """Spark makes such strings by a cast of bytes. The partition value is the string as Java shows it."""
     stream = IcebergStream(
         catalog_properties(tmp_path),
         schema=sql.StructType().add("journal", sql.StringType()).add("n", sql.LongType()),
@@ -649,7 +633,7 @@ def test_texts_that_are_not_utf8_are_written(
 
 @pytest.mark.parametrize("kind", [ice.DateType(), ice.UUIDType()], ids=str)
 def test_a_partition_that_the_rows_lack_is_null(tmp_path: Path, kind: ice.PrimitiveType) -> None:
-    """As any other column, also one whose type Spark's rows do not have."""
+    """The column's type may be one that Spark rows do not have."""
     stream = IcebergStream(catalog_properties(tmp_path))
     columns = [("journal", ice.StringType()), ("n", ice.LongType()), ("more", kind)]
     schema = Schema(*(ice.NestedField(at, *column) for at, column in enumerate(columns, 1)))
@@ -674,7 +658,7 @@ FAR, PAST = 253_402_300_800_000_000, -62_135_596_800_000_001
 def test_years_outside_pythons_range_are_partitions(
     tmp_path: Path, partition: str, values: list[int]
 ) -> None:
-    """A field in other units than was thought has such times."""
+    """Such times occur if a field has other units than expected."""
     stream = IcebergStream(
         catalog_properties(tmp_path),
         schema=sql.StructType().add("at", sql.TimestampType()),
@@ -707,7 +691,7 @@ def test_years_outside_pythons_range_are_partitions(
 def test_a_value_that_cannot_be_a_partition_is_named(
     tmp_path: Path, kind: sql.DataType, partition: str, values: pa.Array, named: str
 ) -> None:
-    """Pyiceberg does not commit a day after 9999, and nothing is below the least number of a type."""
+    """Days after 9999 cannot be committed by pyiceberg, and a truncation cannot go below a type's minimum."""
     schema = sql.StructType().add("v", kind)
     options = {"partition_by": [partition]}
     stream = IcebergStream(catalog_properties(tmp_path), schema=schema, options=options)
@@ -720,7 +704,7 @@ def test_a_value_that_cannot_be_a_partition_is_named(
 
 
 def test_partitions_of_another_table_are_refused(stream: IcebergStream) -> None:
-    """They never change; a query that names none takes those that are there."""
+    """Partitions never change. A query that names none uses the existing ones."""
     for asked, message in (
         (("journal",), r"'partition_by': got journal, but the table has no partitions"),
         (("day(n)",), r"'partition_by': got day\(n\)"),
@@ -740,7 +724,6 @@ def test_partitions_of_another_table_are_refused(stream: IcebergStream) -> None:
 
 
 def test_columns_that_the_table_lacks_are_refused_or_added(stream: IcebergStream) -> None:
-    """They are added in the commit of the rows, and stay null in earlier ones."""
     wider = sql.StructType([*ROWS.fields]).add(
         "extra", sql.ArrayType(sql.StructType().add("q", sql.StringType()))
     )
@@ -761,7 +744,7 @@ def test_columns_that_the_table_lacks_are_refused_or_added(stream: IcebergStream
 
 
 def test_columns_that_change_while_a_batch_is_written_are_found(stream: IcebergStream) -> None:
-    """Another program adds a column between the files and their commit."""
+    """Another program adds a column after the files were written and before they are committed."""
     written = stream.files(rows("a", 10, 12))
     with stream.load().update_schema() as update:
         update.add_column("more", ice.StringType())
@@ -771,7 +754,7 @@ def test_columns_that_change_while_a_batch_is_written_are_found(stream: IcebergS
 
 
 def test_files_stay_where_tasks_wrote_them(stream: IcebergStream, tmp_path: Path) -> None:
-    """Somebody gives data files another place: a commit would name files that are missing there."""
+    """If the location of data files changed, a commit would name files that do not exist there."""
     files = stream.files(rows("a", 10, 12))
     with stream.load().transaction() as transaction:
         transaction.set_properties({"write.data.path": f"file://{tmp_path}/elsewhere"})
@@ -783,7 +766,7 @@ def test_files_stay_where_tasks_wrote_them(stream: IcebergStream, tmp_path: Path
 
 
 def test_columns_that_change_after_the_decision_are_a_conflict(stream: IcebergStream) -> None:
-    """A change of columns makes no snapshot, so a commit has to ask for it."""
+    """A schema change makes no snapshot, so the commit has to require the schema explicitly."""
     written = stream.files(rows("a", 10, 12))
     state = stream.table.read_ledger(stream.app_id)
     with stream.load().update_schema() as update:
@@ -794,7 +777,6 @@ def test_columns_that_change_after_the_decision_are_a_conflict(stream: IcebergSt
 
 
 def test_rows_are_written_in_the_columns_of_the_table(tmp_path: Path) -> None:
-    """Names differ in case, types are narrower, the order is another, a column is missing."""
     properties = catalog_properties(tmp_path)
     schema = Schema(
         ice.NestedField(1, "N", ice.LongType(), required=True),
@@ -857,7 +839,7 @@ def test_rows_are_written_in_the_columns_of_the_table(tmp_path: Path) -> None:
 def test_tables_that_ask_for_more_are_refused_by_name(
     tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    """A writer that ignored it would leave another table than its owner asked for."""
+    """A writer that ignored these settings would produce another table than its owner asked for."""
     properties = catalog_properties(tmp_path)
     schema = Schema(ice.NestedField(1, "journal", ice.StringType()), ice.NestedField(2, "n", ice.LongType()))
     open_catalog(NAME.catalog, properties).create_table(NAME.identifier, **{"schema": schema, **settings})
@@ -866,7 +848,7 @@ def test_tables_that_ask_for_more_are_refused_by_name(
 
 
 def test_a_table_of_format_version_3_is_refused(stream: IcebergStream) -> None:
-    """Its writers have to number rows. pyiceberg makes no such table, so its metadata is edited here."""
+    """Writers of version 3 have to number rows. pyiceberg cannot make such a table, so metadata is edited."""
     metadata_file = Path(stream.load().metadata_location.removeprefix("file://"))
     metadata = json.loads(metadata_file.read_text())
     numbered = [{**snapshot, "first-row-id": 0, "added-rows": 5} for snapshot in metadata["snapshots"]]
@@ -882,7 +864,7 @@ def test_a_table_of_format_version_3_is_refused(stream: IcebergStream) -> None:
 
 
 def test_a_catalog_or_a_namespace_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """The errors of pyiceberg come with the table, with what to do, and without passwords."""
+    """The errors of pyiceberg are extended by the table and a remedy, without passwords."""
     with pytest.raises(TableRefusedError, match=r"catalog prod: .*nonsense.* PYICEBERG_CATALOG__PROD__…"):
         open_catalog("prod", {"type": "nonsense"})
     with pytest.raises(TableRefusedError, match=r"uri: odd://db/lake\. Check the catalog's name"):
@@ -896,7 +878,6 @@ def test_a_catalog_or_a_namespace_that_is_not_there_is_named(tmp_path: Path) -> 
 
 
 def test_names_of_tables() -> None:
-    """A catalog, a namespace and a name."""
     assert TableName.parse("iceberg:prod/shop.orders") == NAME
     assert str(NAME) == "iceberg:prod/shop.orders"
     assert TableName.parse("/lake/orders") is None
