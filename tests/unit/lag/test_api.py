@@ -1,4 +1,4 @@
-"""Burrow's paths, shapes and codes; names of any kind in URLs."""
+"""Burrow's HTTP API: paths, JSON shapes, status codes, and names of any kind in URLs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ GROUP = "größe/%2F?#\r\nx"
 
 
 def group_path(group: str) -> str:
-    """Return the path of a group's detail."""
     return f"/gazette/v1/groups/{quote(group, safe='')}"
 
 
@@ -36,7 +35,7 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def api() -> Api:
-    """Answers about a cluster with one group, which is behind in one of two journals."""
+    """The API of a cluster with one group, which is behind in one of two journals."""
     monitor = empty_monitor()
     monitor.observe_heads({"shop/a": 1000, "shop/b": 50}, NOW_MS)
     step = GroupCommit(1, NOW_MS - 1000, {"shop/a": 400, "shop/b": 50})
@@ -45,7 +44,7 @@ def api() -> Api:
 
 
 def empty_monitor(stale_after_ms: int | None = None) -> Monitor:
-    """Return a monitor that knows nothing yet, and whose verdicts are always new."""
+    """Return a monitor that has read nothing yet and does not cache verdicts."""
     history = History(HistoryOptions())
     evaluator = Evaluator(history, Thresholds(), expire_cache_s=0)
     return Monitor("gazette", history, evaluator, stale_after_ms=stale_after_ms)
@@ -53,7 +52,7 @@ def empty_monitor(stale_after_ms: int | None = None) -> Monitor:
 
 @pytest.fixture
 def blind() -> Api:
-    """Answers of a monitor that reads the table of one group, but neither the brokers nor another table."""
+    """The API of a monitor that reads the table of one group, but neither the brokers nor another table."""
     monitor = empty_monitor()
     monitor.observe_commits("orders", [GroupCommit(1, NOW_MS - 1000, {"shop/a": 400})], NOW_MS)
     monitor.observe_feed("write heads", (), NOW_MS, "no broker", of_heads=True)
@@ -64,7 +63,7 @@ def blind() -> Api:
 
 
 def test_without_write_heads_a_lag_is_unknown(blind: Api) -> None:
-    """Without a broker no view says 0 bytes, and each says why."""
+    """Without a broker, a view must not say 0 bytes. Each view gives the reason."""
     orders, _ = fields(blind, "/gazette/v1/groups")["groups"]
     assert (orders["status"], orders["lag_bytes"], orders["unlisted_journals"]) == ("NOTFOUND", None, 1)
     assert orders["stale"] == "write heads: no broker"
@@ -83,7 +82,6 @@ def test_without_write_heads_a_lag_is_unknown(blind: Api) -> None:
 
 
 def test_a_table_that_was_never_read_is_everywhere(blind: Api) -> None:
-    """It goes by its location as long as its groups are not known, and is gone from there once they are."""
     name = "table /lake/lost"
     found = fields(blind, "/gazette/v1/groups")
     assert [each["group"] for each in found["groups"]] == ["orders", name]
@@ -99,7 +97,6 @@ def test_a_table_that_was_never_read_is_everywhere(blind: Api) -> None:
 
 
 def test_what_was_known_is_stale_while_heads_cannot_be_read(api: Api) -> None:
-    """The last lag stays, and says that it is old; one topic that is read does not hide one that is not."""
     monitor = api.monitor
     monitor.observe_feed("write heads of a", (), NOW_MS, "no broker", of_heads=True)
     monitor.observe_feed("write heads of b", (), NOW_MS, of_heads=True)
@@ -114,7 +111,6 @@ def test_what_was_known_is_stale_while_heads_cannot_be_read(api: Api) -> None:
 
 
 def test_a_monitor_that_hangs_is_stale() -> None:
-    """When no round ends any more, every value is stale, and says since when."""
     monitor = empty_monitor(stale_after_ms=60_000)
     monitor.observe_heads({"shop/a": 1000}, NOW_MS)
     monitor.observe_commits("orders", [GroupCommit(1, NOW_MS, {"shop/a": 1000})], NOW_MS)
@@ -132,7 +128,6 @@ def test_a_monitor_that_hangs_is_stale() -> None:
 
 
 def test_metrics_count_what_batches_left_out(api: Api) -> None:
-    """Gaps by journal and by whether an operator accepted them; what was trimmed; malformed records."""
     gaps = (SkippedGap("shop/a", 400, 450), SkippedGap("shop/a", 460, 500))
     step = GroupCommit(2, NOW_MS, {"shop/a": 500}, gaps=gaps, accepted_gaps=gaps[1:], trimmed_bytes=5)
     api.monitor.observe_commits("gappy", [step], NOW_MS)
@@ -151,7 +146,6 @@ def test_metrics_count_what_batches_left_out(api: Api) -> None:
 
 
 def test_open_transactions_are_shown_with_the_earliest_time_known(api: Api) -> None:
-    """Of each there are producer, begin, what it holds and how old it is at least, until it ends."""
     api.monitor.observe_commits("copies", [GroupCommit(2, NOW_MS, {"shop/a": 500})], NOW_MS)
 
     def tell(now_ms: int, at: int, *found: OpenTransaction) -> None:
@@ -162,7 +156,7 @@ def test_open_transactions_are_shown_with_the_earliest_time_known(api: Api) -> N
         found: list[dict[str, Any]] = fields(api, "/gazette/v1/groups/copies")["group"]["open_transactions"]
         return found
 
-    # The clock of this one is ahead of the monitor's.
+    # The clock of this producer is ahead of the monitor's.
     other = OpenTransaction("02", 450, NOW_MS + 60_000)
     tell(NOW_MS - 9000, 480, OpenTransaction("01", 400, NOW_MS - 20_000), other)
     tell(NOW_MS - 4000, 500, OpenTransaction("01", 400, NOW_MS - 5000), other)
@@ -187,12 +181,10 @@ def test_open_transactions_are_shown_with_the_earliest_time_known(api: Api) -> N
 
 
 def ask(api: Api, path: str, method: str = "GET", body: bytes = b"") -> HttpAnswer:
-    """Return the answer to a request."""
     return api.answer(HttpRequest(method, path, body))
 
 
 def fields(api: Api, path: str, method: str = "GET", body: bytes = b"", status: int = 200) -> dict[str, Any]:
-    """Return the JSON of an answer, once its frame is right."""
     answer = ask(api, path, method, body)
     assert (answer.status, answer.content_type) == (status, "application/json")
     value: dict[str, Any] = json.loads(answer.body)
@@ -202,7 +194,6 @@ def fields(api: Api, path: str, method: str = "GET", body: bytes = b"", status: 
 
 
 def test_alive_and_ready_are_words(api: Api) -> None:
-    """Ready is who has seen write heads, and every feed: no group that exists is missing."""
     assert ask(api, "/burrow/admin").body == b"GOOD"
     assert ask(api, "/burrow/admin/ready").body == b"STARTING"
     api.monitor.observe_round(NOW_MS)
@@ -213,7 +204,6 @@ def test_alive_and_ready_are_words(api: Api) -> None:
 
 
 def test_a_cluster_and_what_it_has(api: Api) -> None:
-    """A cluster has topics with their heads, groups, and the readers of a topic."""
     assert fields(api, "/v3/kafka") == {"error": False, "clusters": ["gazette"]}
     assert fields(api, "/v3/kafka/gazette") == {"error": False, "module": CONFIG["cluster"]["gazette"]}
     assert fields(api, "/v3/kafka/gazette/topic") == {"error": False, "topics": ["shop"]}
@@ -224,7 +214,7 @@ def test_a_cluster_and_what_it_has(api: Api) -> None:
 
 
 def test_a_group_has_its_windows(api: Api) -> None:
-    """A group's windows look as in Burrow: nulls come first, and current-lag has a hyphen."""
+    """As in Burrow, nulls come first, and ``current-lag`` has a hyphen."""
     found = fields(api, f"/v3/kafka/gazette/consumer/{quote(GROUP, safe='')}")
     first = found["topics"]["shop"][0]
     assert first["offsets"][-1] == {
@@ -238,7 +228,6 @@ def test_a_group_has_its_windows(api: Api) -> None:
 
 
 def test_status_shows_what_is_bad_and_lag_shows_all(api: Api) -> None:
-    """Counts and sums are the same in both."""
     path = f"/v3/kafka/gazette/consumer/{quote(GROUP, safe='')}"
     bad, every = (fields(api, f"{path}/{view}")["status"] for view in ("status", "lag"))
     assert [each["partition"] for each in bad["partitions"]] == [0]
@@ -250,7 +239,7 @@ def test_status_shows_what_is_bad_and_lag_shows_all(api: Api) -> None:
 
 @pytest.mark.parametrize("view", ["status", "lag"])
 def test_a_group_that_is_not_known_is_404_without_an_error(api: Api, view: str) -> None:
-    """An unknown group is a 404 without an error in any cluster, as in Burrow."""
+    """As in Burrow, an unknown group gives a 404 without an error, in any cluster."""
     for cluster in ("gazette", "else"):
         found = fields(api, f"/v3/kafka/{cluster}/consumer/none/{view}", status=404)
         assert found["error"] is False
@@ -284,13 +273,12 @@ def test_a_group_that_is_not_known_is_404_without_an_error(api: Api, view: str) 
     ],
 )
 def test_what_is_not_known_is_an_error_of_404(api: Api, path: str) -> None:
-    """An unknown path is a 404 with an error in JSON."""
     assert fields(api, path, status=404) == {"error": True}
 
 
 @pytest.mark.parametrize("path", ["/v3", "/v3/kafka/gazette/more", "/x", "/v3/kafka/%FF", "//", "*"])
 def test_another_path_is_a_404_in_plain_text(api: Api, path: str) -> None:
-    """A 404's text looks like JSON, as Burrow's does; a slash at the end is taken off first."""
+    """As in Burrow, the text looks like JSON, and a trailing slash is removed first."""
     answer = ask(api, path)
     if path.endswith("/"):
         assert (answer.status, dict(answer.headers)["Location"]) == (301, "/")
@@ -300,21 +288,19 @@ def test_another_path_is_a_404_in_plain_text(api: Api, path: str) -> None:
 
 
 def test_a_slash_at_the_end_is_redirected(api: Api) -> None:
-    """Never to another host, and with the method kept where it is not GET."""
+    """The redirect never leads to another host. It keeps every method except GET."""
     assert ask(api, "/v3/kafka/").headers == (("Location", "/v3/kafka"),)
     assert ask(api, "//evil.example/").headers == (("Location", "/evil.example"),)
     assert ask(api, "/v3/kafka/", "POST").status == 307
 
 
 def test_a_wrong_method_is_a_405(api: Api) -> None:
-    """A 405 names the methods that are allowed; DELETE is among them only if it is enabled."""
     answer = ask(api, "/v3/kafka", "POST")
     assert (answer.status, answer.headers) == (405, (("Allow", "GET, OPTIONS"),))
     assert ask(api, "/v3/kafka/gazette/consumer/x", "DELETE").headers == (("Allow", "GET, OPTIONS"),)
 
 
 def test_delete_forgets_if_it_is_enabled(api: Api) -> None:
-    """DELETE forgets, and answers that it is done whether there was anything or not."""
     able = Api(api.monitor, api.clock, api.host, CONFIG, allow_delete=True)
     group = f"/v3/kafka/gazette/consumer/{quote(GROUP, safe='')}"
     for _ in range(2):
@@ -327,7 +313,6 @@ def test_delete_forgets_if_it_is_enabled(api: Api) -> None:
 
 
 def test_the_log_level_can_be_changed(api: Api) -> None:
-    """A JSON body sets the log level to one that exists."""
     path = "/v3/admin/loglevel"
     try:
         assert fields(api, path, "POST", b'{"level":"DEBUG"}') == {"error": False}
@@ -340,7 +325,7 @@ def test_the_log_level_can_be_changed(api: Api) -> None:
 
 
 def test_config_is_shown_by_section(api: Api) -> None:
-    """A section lists its modules, a module has its settings; the main view has Burrow's sections."""
+    """The main view has Burrow's sections."""
     assert list(fields(api, "/v3/config")) == ["error", "general", "logging", "zookeeper", "httpserver"]
     storage = {"error": False, "coordinator": "storage", "modules": ["default"]}
     assert fields(api, "/v3/config/storage") == storage
@@ -383,7 +368,7 @@ GET /v3/config/notifier/webhook
 
 
 def test_each_of_burrows_requests_is_answered() -> None:
-    """Names of topics need no escaping, because clients of Burrow do not agree on it."""
+    """Clients of Burrow disagree on escaping topic names, so escaping is optional."""
     monitor = empty_monitor()
     monitor.observe_heads({"shop/a": 1000}, NOW_MS)
     monitor.observe_round(NOW_MS)
@@ -399,7 +384,6 @@ def test_each_of_burrows_requests_is_answered() -> None:
 
 
 def test_a_group_in_detail(api: Api) -> None:
-    """Names, ages, estimates and the history of the lag; null for what is not known."""
     (summary,) = fields(api, "/gazette/v1/groups")["groups"]
     assert (summary["group"], summary["status"], summary["lag_bytes"]) == (GROUP, "ERR", 600)
     assert (summary["journals"], summary["last_commit_age_ms"], summary["stale"]) == (2, 1000, None)
@@ -434,7 +418,6 @@ def test_a_group_in_detail(api: Api) -> None:
 def test_a_group_answers_with_the_journals_that_are_asked_for(
     api: Api, query: str, matched: int, journals: list[str]
 ) -> None:
-    """The worst come first; names match without regard to case."""
     api.monitor.observe_heads({"shop/Z": 2000, "shop/%": 1}, NOW_MS)
     step = GroupCommit(2, NOW_MS - 1000, {"shop/a": 400, "shop/b": 40, "shop/Z": 400, "shop/%": 0})
     api.monitor.observe_commits("other", [step], NOW_MS)
@@ -449,20 +432,17 @@ def test_a_group_answers_with_the_journals_that_are_asked_for(
 
 @pytest.mark.parametrize("query", ["limit=x", "limit=-1", "ok=maybe", "&".join(["a=b"] * 9)])
 def test_an_invalid_query_is_a_400(api: Api, query: str) -> None:
-    """The error is JSON, as for other paths."""
     answer = api.answer(HttpRequest("GET", group_path(GROUP), b"", query))
     assert (answer.status, json.loads(answer.body)["error"]) == (400, True)
 
 
 def test_metrics_have_those_of_the_monitors_client(api: Api) -> None:
-    """The counters of the client that asks for write heads stand behind the monitor's."""
     text = ask(replace(api, more_metrics=lambda: "gazette_read_bytes_total 1\n"), "/metrics").body.decode()
     assert text.endswith("\ngazette_read_bytes_total 1\n")
     assert text.startswith(ask(api, "/metrics").body.decode())
 
 
 def test_metrics_have_burrows_names_and_labels(api: Api) -> None:
-    """A verdict on a partition only once its window is full; labels are escaped."""
     text = ask(api, "/metrics").body.decode()
     labels = f'cluster="gazette",consumer_group="{GROUP}"'.replace("\n", r"\n")
     assert f"burrow_kafka_consumer_lag_total{{{labels}}} 600.0\n" in text
@@ -483,7 +463,7 @@ def test_metrics_have_burrows_names_and_labels(api: Api) -> None:
 
 
 def test_the_page_may_load_nothing_else(api: Api) -> None:
-    """The page is one file, and its policy says so to the browser."""
+    """The page is a single file, and its Content-Security-Policy allows no other source."""
     answer = ask(api, "/")
     assert answer.status == 200
     assert b"<script src" not in answer.body

@@ -1,4 +1,4 @@
-"""One look decides a verdict only where its commits, or the bytes that wait, say enough."""
+"""A single look gives a verdict only if its commits, or the unread bytes, are sufficient evidence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def window(*lags: int | None, ago_s: int, lag: int = 50) -> PartitionWindow:
-    """Return a window of commits, ten seconds apart, the last of which was some time ago."""
+    """Return a window of commits ten seconds apart, the last of which was some time ago."""
     last_ms = NOW_MS - ago_s * 1000
     commits = [
         OffsetCommit(100 * at, last_ms - 10_000 * (len(lags) - at), NOW_MS, each)
@@ -39,7 +39,7 @@ def window(*lags: int | None, ago_s: int, lag: int = 50) -> PartitionWindow:
 def test_a_verdict_is_given_where_it_is_known(
     found: PartitionWindow, verdict: str, least_age_s: int | None, decided: bool
 ) -> None:
-    """A query that waits for its next trigger and one that stopped look alike, until their history tells."""
+    """A query that waits for its trigger and one that stopped look alike until their history differs."""
     least_age_ms = None if least_age_s is None else least_age_s * 1000
     assert is_decided(found, Status[verdict], least_age_ms, NOW_MS) is decided
 
@@ -54,7 +54,6 @@ def test_a_verdict_is_given_where_it_is_known(
     ],
 )
 def test_a_group_is_as_bad_as_what_is_known(statuses: list[str], of_group: str) -> None:
-    """An open verdict is better than a bad one, and worse than OK."""
     journals = [{"journal": str(at), "status": each.strip("?")} for at, each in enumerate(statuses)]
     worst = min(max(Status[each.strip("?")] for each in statuses), Status.ERR).name
     ambiguous = {str(at) for at, each in enumerate(statuses) if each.endswith("?")}

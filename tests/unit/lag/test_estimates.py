@@ -1,4 +1,4 @@
-"""Ages are bounds, and what is not known is not said."""
+"""Ages are bounds, and an unknown age is None."""
 
 from __future__ import annotations
 
@@ -28,18 +28,16 @@ def watched(*samples: tuple[int, int]) -> HeadTimeline:
 
 
 def test_an_age_lies_between_two_looks_at_the_head() -> None:
-    """The byte was not there at the one, and was at the other."""
+    """The byte did not exist at the first look but did at the second."""
     timeline = watched((1000, 0), (2000, 50), (3000, 200))
     assert lag_age(60, 200, timeline, (), now_ms=10_000) == Age(7000, 8000)
 
 
 def test_a_reader_at_the_head_has_no_age() -> None:
-    """A reader at the head lacks no byte and has no age."""
     assert lag_age(200, 200, watched((1000, 200)), (), now_ms=10_000) == Age(0, 0)
 
 
 def test_what_was_there_before_the_first_look_is_at_least_as_old() -> None:
-    """How old it is at most, nobody saw."""
     assert lag_age(0, 200, watched((1000, 200)), (), now_ms=10_000) == Age(9000, None)
 
 
@@ -50,12 +48,12 @@ def test_a_stored_fragment_says_more_than_a_late_look() -> None:
 
 
 def test_clocks_that_differ_give_no_negative_age() -> None:
-    """A store's clock may be ahead."""
+    """A store's clock may be ahead of the monitor's."""
     assert lag_age(0, 9, HeadTimeline(), [TimedFragment(0, 9, 99_000)], now_ms=10_000) == Age(0, None)
 
 
 def test_a_head_that_goes_back_begins_anew() -> None:
-    """A head that goes back drops its samples, which are of another journal's bytes."""
+    """The old samples belong to the bytes of another journal."""
     timeline = watched((1000, 500), (2000, 10), (3000, 30))
     assert timeline.appended(20) == (2000, 3000)
     assert timeline.appended(400) == (3000, None)
@@ -63,7 +61,7 @@ def test_a_head_that_goes_back_begins_anew() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_thinning_never_makes_a_bound_wrong(seed: int) -> None:
-    """A byte was appended within the bounds, however many looks there were."""
+    """A byte was appended within the bounds, regardless of the number of samples."""
     draw = random.Random(seed)
     truth: list[tuple[int, int]] = []
     timeline = HeadTimeline()
@@ -84,19 +82,18 @@ def test_thinning_never_makes_a_bound_wrong(seed: int) -> None:
 
 
 def test_a_journal_that_stands_still_takes_two_samples() -> None:
-    """A night without bytes does not push out the samples from before it."""
+    """A night without appends must not push out the samples from before it."""
     timeline = watched(*((at * 1000, 7) for at in range(1, 500)))
     assert len(timeline) == 2
     assert timeline.appended(7) == (499_000, None)
 
 
 def commits(*steps: tuple[int, int]) -> list[OffsetCommit | None]:
-    """Return a window of (milliseconds, offset), with an unused slot."""
+    """Return a window of (milliseconds, offset) with an unused slot."""
     return [None, *(OffsetCommit(offset, time_ms) for time_ms, offset in steps)]
 
 
 def test_speed_is_that_of_the_window() -> None:
-    """Speed is measured from a window's first commit to its last; one commit, or a way back, has none."""
     assert read_bytes_per_s(commits((1000, 0), (2000, 900), (3000, 1000))) == 500.0
     assert read_bytes_per_s(commits((1000, 0))) is None
     assert read_bytes_per_s(commits((1000, 50), (2000, 0))) is None
@@ -106,7 +103,6 @@ def test_speed_is_that_of_the_window() -> None:
 
 
 def test_catching_up_takes_the_difference_of_speeds() -> None:
-    """A reader that is not faster than the writers never gets there."""
     assert catch_up_ms(1000, 600.0, 100.0) == 2000
     assert catch_up_ms(1000, 100.0, 100.0) is None
     assert catch_up_ms(1000, None, 100.0) is None
@@ -114,7 +110,7 @@ def test_catching_up_takes_the_difference_of_speeds() -> None:
 
 
 def test_loss_is_when_the_first_unread_fragment_outlives_its_time() -> None:
-    """Read in time, it is no loss; nor is one that was read before."""
+    """The estimate ignores fragments that are read in time or were read before."""
     fragments = [TimedFragment(0, 100, 1000), TimedFragment(100, 200, 2000), TimedFragment(200, 900, 3000)]
     assert loss_in_ms(100, fragments, 10_000, 1000.0, now_ms=5000) is None
     assert loss_in_ms(100, fragments, 10_000, 50.0, now_ms=5000) == 8000

@@ -1,4 +1,4 @@
-"""A verdict is made on request and holds for a while."""
+"""A verdict is computed on request and cached for a while."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW_MS = 1_000_000_000
 
 @pytest.fixture
 def history() -> History:
-    """A history of one group, which is level, and of one partition."""
+    """The history of one group, which is level, with one partition."""
     found = History(HistoryOptions(), ["local"])
     found.add_broker_offset("local", "shop/", 0, 100, partition_count=1)
     add(found, "orders", 100)
@@ -23,19 +23,16 @@ def history() -> History:
 
 
 def add(history: History, group: str, offset: int) -> None:
-    """Store a commit."""
     history.add_consumer_offset(
         "local", group, "shop/", 0, offset, order=1, timestamp_ms=NOW_MS, now_ms=NOW_MS
     )
 
 
 def words(evaluator: Evaluator, group: str, *moments_ms: int) -> list[str]:
-    """Return the verdicts on a group at some moments."""
     return [evaluator.status("local", group, now_ms=NOW_MS + at).status.name for at in moments_ms]
 
 
 def test_a_verdict_holds_for_the_time_given(history: History) -> None:
-    """A verdict hides what is stored until its time is over; asking for it does not prolong it."""
     evaluator = Evaluator(history, Thresholds(), expire_cache_s=10)
     assert words(evaluator, "orders", 0) == ["OK"]
     history.add_broker_offset("local", "shop/", 0, 300, partition_count=1)
@@ -44,7 +41,6 @@ def test_a_verdict_holds_for_the_time_given(history: History) -> None:
 
 
 def test_not_found_holds_as_long(history: History) -> None:
-    """A group that appears is seen when the answer expires."""
     evaluator = Evaluator(history, Thresholds(), expire_cache_s=10)
     assert words(evaluator, "late one", 0) == ["NOTFOUND"]
     add(history, "late one", 100)
@@ -52,7 +48,6 @@ def test_not_found_holds_as_long(history: History) -> None:
 
 
 def test_without_a_time_every_request_is_judged(history: History) -> None:
-    """A time of zero seconds holds no verdict."""
     evaluator = Evaluator(history, Thresholds(), expire_cache_s=0)
     assert words(evaluator, "orders", 0) == ["OK"]
     history.delete_group("local", "orders")
@@ -60,7 +55,7 @@ def test_without_a_time_every_request_is_judged(history: History) -> None:
 
 
 def test_a_clock_set_back_ends_a_verdict(history: History) -> None:
-    """A verdict ends when the clock is set back, or it would hold for as long as that went back."""
+    """Otherwise the cached verdict would stay valid for as long as the clock went back."""
     evaluator = Evaluator(history, Thresholds(), expire_cache_s=10)
     assert words(evaluator, "orders", 0) == ["OK"]
     history.delete_group("local", "orders")
@@ -68,7 +63,7 @@ def test_a_clock_set_back_ends_a_verdict(history: History) -> None:
 
 
 def test_groups_of_one_name_in_two_clusters_are_two(history: History) -> None:
-    """Names are never joined, whatever is in them."""
+    """Cache keys must not join the two names into one text."""
     history.add_cluster("local a")
     evaluator = Evaluator(history, Thresholds())
     add(history, "a b", 100)
@@ -77,7 +72,6 @@ def test_groups_of_one_name_in_two_clusters_are_two(history: History) -> None:
 
 
 def test_what_is_shown_does_not_change_what_is_held(history: History) -> None:
-    """An answer without fine partitions is a copy."""
     evaluator = Evaluator(history, Thresholds())
     status = evaluator.status("local", "orders", now_ms=NOW_MS)
     assert group_json(status, show_all=False)["partitions"] == []
@@ -87,7 +81,7 @@ def test_what_is_shown_does_not_change_what_is_held(history: History) -> None:
 
 
 def test_names_asked_for_do_not_pile_up(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verdicts have a limit, past which all are judged again."""
+    """The cache is bounded. Past the limit all verdicts are computed again."""
     monkeypatch.setattr(history_module, "MAX_CACHED", 3)
     evaluator = Evaluator(history, Thresholds())
     for at in range(10):
@@ -96,6 +90,5 @@ def test_names_asked_for_do_not_pile_up(history: History, monkeypatch: pytest.Mo
 
 
 def test_a_negative_time_is_refused(history: History) -> None:
-    """A negative time is refused by Burrow's name for it."""
     with pytest.raises(OptionError, match="option 'expire-cache': got -1"):
         Evaluator(history, Thresholds(), expire_cache_s=-1)

@@ -1,4 +1,4 @@
-"""Rounds of feeds: what a monitor says in the middle of one."""
+"""Rounds of feeds, and what a monitor reports in the middle of one."""
 
 from __future__ import annotations
 
@@ -18,17 +18,14 @@ from tests.oracles.brokers import FakeClient, FakeJournal
 
 
 class Heads:
-    """A feed of one write head."""
-
     groups = ()
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Tell it."""
         monitor.observe_heads({"shop/a": 1}, now_ms)
 
 
 class SlowTable:
-    """A feed that looks, while it reads, at what others are told meanwhile, and then fails."""
+    """A feed that records, while it reads, what the monitor reports, and then fails."""
 
     groups = ("orders",)
 
@@ -36,19 +33,15 @@ class SlowTable:
         self.ready: list[bool] = []
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Note whether the monitor calls itself ready."""
         assert monitor.heads_failure is None
         self.ready.append(monitor.ready)
         raise InputError("no table")
 
 
 class Broken:
-    """A feed with a defect."""
-
     groups = ("orders",)
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Fail as no feed should."""
         raise KeyError("nobody expected")
 
     def __repr__(self) -> str:
@@ -56,7 +49,7 @@ class Broken:
 
 
 def test_a_defect_of_one_feed_is_seen_and_stops_no_other() -> None:
-    """What is no error of this package is a failure all the same: the group is stale, the round goes on."""
+    """An error of any other class is a failure too: the group is stale, and the round continues."""
     history = History(HistoryOptions())
     monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
     failures = poll_all([Broken(), Heads()], monitor, 1_700_000_000_000)
@@ -66,7 +59,6 @@ def test_a_defect_of_one_feed_is_seen_and_stops_no_other() -> None:
 
 
 def test_ready_is_who_has_looked_at_every_feed_once() -> None:
-    """A monitor is ready after one look at every feed, failed ones included."""
     history = History(HistoryOptions())
     monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
     table = SlowTable()
@@ -96,7 +88,7 @@ def test_ready_is_who_has_looked_at_every_feed_once() -> None:
     ],
 )
 def test_one_journal_that_is_not_there_is_a_failure(selector: str, failures: list[str]) -> None:
-    """The name is wrong, or the journal is gone: either way its lag is not known."""
+    """Either the name is wrong or the journal is gone. In both cases its lag is unknown."""
     history = History(HistoryOptions())
     monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
     client = FakeClient({"shop/orders": FakeJournal(b"12345")})
@@ -104,7 +96,7 @@ def test_one_journal_that_is_not_there_is_a_failure(selector: str, failures: lis
 
 
 def test_a_journal_that_nobody_may_read_hides_no_other(client: Client, fresh_prefix: str) -> None:
-    """Brokers refuse to tell the write head of a write-only journal."""
+    """Brokers refuse to report the write head of a write-only journal."""
     history = History(HistoryOptions())
     monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
     journal, write_only = journal_spec(f"{fresh_prefix}a"), journal_spec(f"{fresh_prefix}b")
@@ -118,12 +110,11 @@ def test_a_journal_that_nobody_may_read_hides_no_other(client: Client, fresh_pre
 
 
 def test_a_checkpoint_in_a_bucket_is_refused_at_once() -> None:
-    """It was looked for in a directory named ``s3a:``."""
+    """A URL was once treated as a local directory named ``s3a:``."""
     with pytest.raises(InputError, match=r"s3a://lake/orders is in an object store .* name its table"):
         CheckpointFeed("s3a://lake/orders", "orders")
 
 
 def test_a_directory_that_is_no_query_checkpoint(tmp_path: Path) -> None:
-    """The error names what is missing, because the directory itself is there."""
     with pytest.raises(InputError, match=rf"{tmp_path} cannot be read: {tmp_path}/offsets: No such file"):
         CheckpointFeed(str(tmp_path), "orders").commits(-1)

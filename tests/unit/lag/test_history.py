@@ -20,7 +20,7 @@ SECOND_MS = 1000
 
 
 def made(heads: Sequence[int] = (100,), *, partition_count: int = 1, **options: Any) -> History:
-    """Return a history of cluster ``local`` that knows the write heads of ``shop/``, partition 0."""
+    """Return a history of cluster ``local`` that has the write heads of partition 0 of ``shop/``."""
     history = History(HistoryOptions(**options), ["local"])
     for head in heads:
         history.add_broker_offset("local", "shop/", 0, head, partition_count=partition_count)
@@ -38,26 +38,22 @@ def commit(
     partition: int = 0,
     cluster: str = "local",
 ) -> RingOutcome:
-    """Store a commit that is so old."""
     return history.add_consumer_offset(
         cluster, group, topic, partition, offset, order=order, timestamp_ms=NOW_MS - age_ms, now_ms=NOW_MS
     )
 
 
 def window(history: History, *, group: str = "orders", partition: int = 0) -> PartitionWindow:
-    """Return a partition of ``shop/`` as it is read."""
     topics = history.fetch_consumer("local", group, now_ms=NOW_MS)
     assert topics is not None
     return topics["shop/"][partition]
 
 
 def offsets(history: History) -> list[int | None]:
-    """Return the offsets in the slots of the only ring."""
     return [None if slot is None else slot.offset for slot in window(history).offset_commits]
 
 
 def lags(history: History) -> list[int | None]:
-    """Return the lags of the commits in the only ring."""
     return [slot.lag for slot in window(history).offset_commits if slot]
 
 
@@ -65,14 +61,12 @@ def lags(history: History) -> list[int | None]:
 
 
 def test_a_write_head_of_an_unknown_cluster_is_ignored() -> None:
-    """Nothing becomes known by it."""
     history = History(HistoryOptions())
     added = history.add_broker_offset("other", "shop/", 0, 5, partition_count=1)
     assert (added, history.fetch_clusters()) == (RingOutcome.UNKNOWN_CLUSTER, [])
 
 
 def test_write_heads_are_a_ring_and_need_not_rise() -> None:
-    """The oldest falls out; a head that goes back is kept as it comes."""
     history = made([10, 30, 20, 40], intervals=3)
     commit(history, 5, 1)
     assert window(history).broker_offsets == [30, 20, 40]
@@ -80,7 +74,6 @@ def test_write_heads_are_a_ring_and_need_not_rise() -> None:
 
 
 def test_a_topic_grows_and_never_shrinks() -> None:
-    """A larger number of partitions adds rings, a smaller one takes none away."""
     history = made()
     history.add_broker_offset("local", "shop/", 2, 7, partition_count=3)
     assert history.fetch_topic("local", "shop/") == [100, 7], "the one without a head is left out"
@@ -98,7 +91,6 @@ def test_a_topic_grows_and_never_shrinks() -> None:
     ],
 )
 def test_a_partition_that_cannot_be_is_refused(partition: int, count: int) -> None:
-    """A partition that cannot be is refused and leaves no trace."""
     history = made([])
     with pytest.raises(InputError, match=f"topic 'a': partition {partition} of {count}"):
         history.add_broker_offset("local", "a", partition, 5, partition_count=count)
@@ -109,7 +101,6 @@ def test_a_partition_that_cannot_be_is_refused(partition: int, count: int) -> No
 
 
 def test_a_commit_of_an_unknown_cluster_is_dropped() -> None:
-    """A commit of an unknown cluster is dropped, whatever else is wrong with it."""
     assert commit(made(), 5, 1, cluster="other", age_ms=10**12) is RingOutcome.UNKNOWN_CLUSTER
 
 
@@ -140,7 +131,6 @@ def test_an_expired_commit_is_dropped(age_ms: int, outcome: RingOutcome) -> None
     ],
 )
 def test_lists_say_which_groups_are_kept(options: dict[str, Any], taken: list[str]) -> None:
-    """A group must be found by the allow list, if there is one, and not by the deny list."""
     history = made(**options)
     for group in ("app-1", "app-2", "test"):
         outcome = commit(history, 5, 1, group=group)
@@ -160,14 +150,12 @@ def test_lists_say_which_groups_are_kept(options: dict[str, Any], taken: list[st
     ],
 )
 def test_a_commit_without_a_write_head_is_dropped(topic: str, partition: int) -> None:
-    """A commit without a write head does not even make its group."""
     history = made(partition_count=2)
     assert commit(history, 5, 1, topic=topic, partition=partition) is RingOutcome.NO_BROKER_OFFSET
     assert history.fetch_consumers("local") == []
 
 
 def test_partitions_are_made_as_many_as_the_topic_has() -> None:
-    """One commit makes all that the topic has then; those not committed to have no slots and no lag."""
     history = made(partition_count=3)
     commit(history, 5, 1)
     first, *others = (window(history, partition=at) for at in range(3))
@@ -182,11 +170,11 @@ def test_partitions_are_made_as_many_as_the_topic_has() -> None:
     assert len((topics or {})["shop/"]) == 5
 
 
-# Where a commit goes.
+# Which slot a commit takes.
 
 
 def stored(*orders: int, intervals: int = 4, last: int | None = None) -> tuple[list[int | None], RingOutcome]:
-    """Store commits whose offsets are their orders; return the slots, and what became of the last one."""
+    """Store commits whose offsets are their orders. Return the slots, and the result of the last commit."""
     history = made(intervals=intervals)
     outcomes = [commit(history, order, order) for order in orders]
     return offsets(history), outcomes[-1]
@@ -212,18 +200,15 @@ def stored(*orders: int, intervals: int = 4, last: int | None = None) -> tuple[l
     ],
 )
 def test_commits_are_in_order(orders: list[int], slots: list[int | None], outcome: RingOutcome) -> None:
-    """The ring is sorted wherever a commit comes from, and its unused slots come first."""
     assert stored(*orders) == (slots, outcome)
 
 
 def test_a_ring_of_one_slot_keeps_the_newest() -> None:
-    """Older ones are dropped, since it is full."""
     assert stored(3, 5, intervals=1) == ([5], RingOutcome.APPENDED)
     assert stored(5, 3, intervals=1) == ([5], RingOutcome.TOO_OLD)
 
 
 def test_only_appended_commits_have_a_lag() -> None:
-    """A lag is the distance to the newest head, never negative; past heads are not known."""
     history = made([100])
     commit(history, 40, 5)
     commit(history, 10, 1)
@@ -234,7 +219,7 @@ def test_only_appended_commits_have_a_lag() -> None:
 
 
 def test_times_are_kept_in_milliseconds_and_observed_in_seconds() -> None:
-    """``observedAt`` is the monitor's clock, rounded down."""
+    """``observedAt`` comes from the monitor's clock and is rounded down."""
     history = made()
     commit(history, 40, 5, age_ms=250)
     assert window(history).offset_commits[-1] == OffsetCommit(40, NOW_MS - 250, 1_000_000_000, 60)
@@ -249,7 +234,7 @@ def test_times_are_kept_in_milliseconds_and_observed_in_seconds() -> None:
     ],
 )
 def test_commits_too_near_are_merged(distance_ms: int, outcome: RingOutcome, kept: list[int]) -> None:
-    """The later one takes the slot, and leaves the time, or commits in quick succession were one for ever."""
+    """The later commit takes the slot but keeps the time, or quick commits would merge into one forever."""
     history = made(min_distance_s=2)
     commit(history, 10, 1, age_ms=5_000)
     assert commit(history, 20, 2, age_ms=5_000 - distance_ms) is outcome
@@ -260,7 +245,6 @@ def test_commits_too_near_are_merged(distance_ms: int, outcome: RingOutcome, kep
 
 
 def test_without_a_distance_only_a_step_back_in_time_is_merged() -> None:
-    """Equal times are two commits."""
     history = made(min_distance_s=0)
     commit(history, 10, 1)
     assert commit(history, 20, 2) is RingOutcome.APPENDED
@@ -269,7 +253,6 @@ def test_without_a_distance_only_a_step_back_in_time_is_merged() -> None:
 
 
 def test_a_merged_commit_has_its_own_order() -> None:
-    """A merged commit keeps its own order: another commit of that order is known already."""
     history = made(min_distance_s=60)
     commit(history, 10, 1)
     commit(history, 20, 5)
@@ -278,7 +261,6 @@ def test_a_merged_commit_has_its_own_order() -> None:
 
 
 def test_a_late_commit_is_merged_into_the_one_before_it() -> None:
-    """A late commit is merged with its lag unknown; the commits after it stay where they are."""
     history = made(min_distance_s=2)
     commit(history, 10, 1, age_ms=9_000)
     commit(history, 50, 5, age_ms=2_000)
@@ -292,7 +274,7 @@ def test_a_late_commit_is_merged_into_the_one_before_it() -> None:
 
 
 def test_what_takes_the_oldest_slot_is_not_merged() -> None:
-    """The slot before the oldest of a full ring holds the newest, so the oldest's time is not kept."""
+    """In a full ring the slot before the oldest is that of the newest, so its time must not be reused."""
     history = made(min_distance_s=2, intervals=2)
     commit(history, 10, 1, age_ms=9_000)
     commit(history, 50, 5, age_ms=2_000)
@@ -307,14 +289,12 @@ def test_what_takes_the_oldest_slot_is_not_merged() -> None:
 
 
 def test_what_is_not_known_reads_as_none() -> None:
-    """An unknown cluster and an unknown group both read as None."""
     history = made()
     assert history.fetch_consumer("other", "orders", now_ms=NOW_MS) is None
     assert history.fetch_consumer("local", "orders", now_ms=NOW_MS) is None
 
 
 def test_a_silent_group_is_forgotten_when_it_is_asked_for() -> None:
-    """The limit is counted from the last whole second, and what is as old as the limit is kept."""
     history = made(expire_group_s=60)
     commit(history, 10, 1, age_ms=500)
     last_ms = NOW_MS - 500
@@ -325,7 +305,7 @@ def test_a_silent_group_is_forgotten_when_it_is_asked_for() -> None:
 
 
 def test_a_group_lives_by_its_newest_commits() -> None:
-    """Late ones and repeated ones do not keep it, and neither does asking for the list of groups."""
+    """Late or repeated commits do not keep a group alive, and neither does listing groups."""
     history = made(expire_group_s=60)
     commit(history, 10, 5, age_ms=50_500)
     commit(history, 5, 1, age_ms=0)
@@ -343,7 +323,6 @@ def test_a_group_lives_by_its_newest_commits() -> None:
     ],
 )
 def test_current_lag_is_counted_from_the_newest_head(head: int, lag: int) -> None:
-    """The current lag is that at the reading, not that at the commit, and never negative."""
     history = made([100])
     commit(history, 40, 1)
     history.add_broker_offset("local", "shop/", 0, head, partition_count=1)
@@ -352,7 +331,6 @@ def test_current_lag_is_counted_from_the_newest_head(head: int, lag: int) -> Non
 
 
 def test_a_deleted_topic_leaves_the_group() -> None:
-    """The group is OK without partitions, and not complete; another topic of it stays."""
     history = made()
     commit(history, 40, 1)
     assert history.delete_topic("local", "shop/") is RingOutcome.STORED
@@ -365,7 +343,6 @@ def test_a_deleted_topic_leaves_the_group() -> None:
 
 
 def test_a_deleted_group_is_gone() -> None:
-    """A group is deleted from its cluster only: groups of one name in two clusters are two."""
     history = made()
     history.add_cluster("other")
     history.add_broker_offset("other", "shop/", 0, 7, partition_count=1)
@@ -383,7 +360,6 @@ def test_a_deleted_group_is_gone() -> None:
 
 
 def test_owners_are_noted() -> None:
-    """The owner of a partition is the last one that was added."""
     history = made()
     commit(history, 40, 1)
     history.add_consumer_owner("local", "orders", "shop/", 0, owner="host-1", client_id="driver")
@@ -391,7 +367,6 @@ def test_owners_are_noted() -> None:
 
 
 def test_an_owner_before_any_commit_makes_an_unused_window() -> None:
-    """A group that has never committed reads as expired as soon as the clock is past the limit."""
     history = made(intervals=4, expire_group_s=2_000_000)
     assert (
         history.add_consumer_owner("local", "orders", "other/", 0, owner="h") is RingOutcome.NO_BROKER_OFFSET
@@ -403,11 +378,10 @@ def test_an_owner_before_any_commit_makes_an_unused_window() -> None:
     assert history.fetch_consumer("local", "orders", now_ms=3 * NOW_MS) is None
 
 
-# Lists, and requests about what is not known.
+# Lists, and requests for unknown names.
 
 
 def test_lists_of_names() -> None:
-    """Clusters, groups, topics, and the groups of a topic."""
     history = made()
     history.add_broker_offset("local", "logs/", 0, 5, partition_count=1)
     commit(history, 40, 1)
@@ -419,7 +393,6 @@ def test_lists_of_names() -> None:
 
 
 def test_nothing_is_known_of_other_clusters() -> None:
-    """Fetches find none, and what is stored is ignored."""
     history = made()
     assert history.fetch_consumers("other") is None
     assert history.fetch_topics("other") is None
@@ -444,7 +417,6 @@ def test_nothing_is_known_of_other_clusters() -> None:
     ],
 )
 def test_names_are_only_names(name: str) -> None:
-    """A group or topic is itself and no other, whatever its name is."""
     history = made()
     history.add_broker_offset("local", name, 0, 10, partition_count=1)
     assert commit(history, 4, 1, topic=name, group=name) is RingOutcome.APPENDED
@@ -466,7 +438,6 @@ def test_names_are_only_names(name: str) -> None:
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], option: str) -> None:
-    """A bad option is named by Burrow's own name."""
     with pytest.raises(OptionError) as caught:
         HistoryOptions(**options)  # type: ignore[arg-type] # bad on purpose
     assert caught.value.option == option
@@ -481,7 +452,6 @@ def test_bad_options_are_named(options: dict[str, object], option: str) -> None:
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(offset: int, order: int) -> None:
-    """Numbers that do not fit are refused, and nothing is stored."""
     history = made()
     with pytest.raises(InputError):
         commit(history, offset, order)
@@ -489,7 +459,6 @@ def test_numbers_that_do_not_fit_are_refused(offset: int, order: int) -> None:
 
 
 def test_the_largest_numbers_fit() -> None:
-    """Offsets and orders of 64 bits, far from the head or at it."""
     history = made([2**63 - 1])
     commit(history, 0, -(2**63))
     commit(history, 2**63 - 1, 2**63 - 1)
@@ -497,7 +466,7 @@ def test_the_largest_numbers_fit() -> None:
 
 
 def test_a_stored_commit_takes_less_than_200_bytes() -> None:
-    """All that is kept of 500 full rings is counted: names, write heads and owners, too."""
+    """The bound covers everything kept of 500 full rings, including names, write heads and owners."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -513,7 +482,6 @@ def test_a_stored_commit_takes_less_than_200_bytes() -> None:
 
 
 def test_a_history_shows_how_much_it_knows() -> None:
-    """A history shows its clusters and the number of groups."""
     history = made()
     commit(history, 40, 1)
     assert repr(history) == "History(clusters=['local'], groups=1)"

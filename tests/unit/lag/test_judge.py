@@ -1,4 +1,4 @@
-"""One look at a table and its journals gives the verdict that a monitor gives."""
+"""A single look at a table and its journals gives the same verdict as a monitor."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ CLIENT: Client = FakeClient({"a/b": FakeJournal(b"x" * 40), "other/b": FakeJourn
 
 
 def judged(*operations: tuple[str, str | None], **arguments: str) -> GroupLag:
-    """Return the verdict about a table of these commits."""
     log = Log()
     log.operations = list(operations)
     return judge_query(CLIENT, "/lake/orders", journals="a/", fetch=log.rows, **arguments)  # type: ignore[arg-type]  # the app id
 
 
 def test_a_query_is_judged() -> None:
-    """The newest commit is compared with the heads now; journals of others are not looked at."""
     lag = judged(*[("WRITE", entry(at)) for at in range(1, 31)])
     assert (lag.lag_bytes, [journal.journal for journal in lag.journals]) == (10, ["a/b"])
     assert lag.verdict.status.name == "ERR", "it has not committed since 1970"
 
 
 def test_one_stream_of_several_is_named() -> None:
-    """Nobody can say which one is meant."""
+    """The caller has to choose, because the verdict of either stream would be a guess."""
     two = (("WRITE", entry(10)), ("WRITE", entry(20, "other")))
     with pytest.raises(InputError, match="table /lake/orders has the app ids orders, other: name one"):
         judged(*two)
@@ -39,7 +37,7 @@ def test_one_stream_of_several_is_named() -> None:
 
 
 def test_what_cannot_be_read_is_an_error() -> None:
-    """No verdict is better than one about old values."""
+    """A missing verdict is better than one about outdated values."""
     with pytest.raises(InputError, match="table /lake/orders has no ledger"):
         judged()
     log = Log()

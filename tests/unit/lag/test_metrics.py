@@ -1,4 +1,4 @@
-"""The table of metrics, and what is derived from it: the page of docs, names that occur once."""
+"""The table of metrics: unique names, and the page that is generated from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ def test_the_page_has_the_table() -> None:
 
 
 def test_names_occur_once_and_say_whose_they_are() -> None:
-    """Names are those of Burrow or begin with ``gazette_lag_``; counters end in ``_total``."""
     names = [metric.name for metric in METRICS if metric.name]
     assert len(set(names)) == len(names)
     assert all(name.startswith(("burrow_kafka_", "gazette_lag_")) for name in names)
@@ -25,7 +24,6 @@ def test_names_occur_once_and_say_whose_they_are() -> None:
 
 
 def test_examples_are_true() -> None:
-    """Every example of the module gives what stands below it."""
     results = doctest.testmod(metrics)
     assert results.attempted
     assert not results.failed

@@ -1,4 +1,4 @@
-"""A monitor knows what it was told, and says what it does not know."""
+"""What a monitor reports, and how it reports what it cannot determine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 def monitor() -> Monitor:
-    """A monitor of one journal at 1000 bytes, whose verdicts are always new."""
+    """A monitor of one journal at 1000 bytes that does not cache verdicts."""
     kept = History(HistoryOptions())
     found = Monitor("gazette", kept, Evaluator(kept, Thresholds(), expire_cache_s=0))
     found.observe_heads({"shop/a": 1000}, NOW_MS)
@@ -32,12 +32,11 @@ def monitor() -> Monitor:
 
 
 def commit(order: int, offset: int, ago_s: float = 0) -> GroupCommit:
-    """Return a step in shop/a some seconds ago."""
     return GroupCommit(order, round(NOW_MS - ago_s * 1000), {"shop/a": offset})
 
 
 def test_a_history_read_back_has_a_lag_for_its_newest_commit_only(monitor: Monitor) -> None:
-    """Nobody knows where the write heads were at the others, and 1000 less 100 would be made up."""
+    """The write heads at earlier commits are unknown, and 1000 less 100 would be made up."""
     monitor.observe_commits("orders", [commit(1, 100, 20), commit(2, 400, 10), commit(3, 900)], NOW_MS)
     windows = monitor.history.fetch_consumer("gazette", "orders", now_ms=NOW_MS)
     assert windows is not None
@@ -49,7 +48,6 @@ def test_a_history_read_back_has_a_lag_for_its_newest_commit_only(monitor: Monit
 
 
 def test_lag_is_that_of_each_journal(monitor: Monitor) -> None:
-    """Each journal has its name, lag, speed, age and the time when it will be level."""
     monitor.observe_commits("orders", [commit(1, 100, 10), commit(2, 400)], NOW_MS)
     monitor.observe_heads({"shop/a": 1100}, NOW_MS + 10_000)
     lag = monitor.lag("orders", NOW_MS + 10_000)
@@ -69,7 +67,7 @@ def test_lag_is_that_of_each_journal(monitor: Monitor) -> None:
 
 
 def test_the_course_has_the_highest_lag_of_a_step(monitor: Monitor) -> None:
-    """A group's chart has a point a minute, a journal's one in 20 seconds, however many feeds there are."""
+    """A group's chart has a point per minute and a journal's one per 20 s, whatever the number of feeds."""
     monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
     begin_ms = NOW_MS // 60_000 * 60_000 + 60_000
     for at, head in enumerate((1050, 1300, 1100, 1200, 1250, 1150, 1160)):
@@ -84,7 +82,7 @@ def test_the_course_has_the_highest_lag_of_a_step(monitor: Monitor) -> None:
 
 
 def test_the_course_is_unknown_while_nothing_could_be_read(monitor: Monitor) -> None:
-    """A round that cannot read write heads leaves a hole: the lag was not known then."""
+    """If write heads cannot be read in a round, the lag is unknown and the chart has a gap."""
     monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
     monitor.observe_round(NOW_MS)
     monitor.observe_feed("write heads", (), NOW_MS + 60_000, "no broker", of_heads=True)
@@ -115,7 +113,7 @@ def test_a_monitor_that_starts_knows_the_lag_of_the_last_day() -> None:
 
 
 def test_the_age_after_a_start_is_bounded_by_the_last_batch(monitor: Monitor) -> None:
-    """A head that a batch saw tells after, or by, when unread bytes came; not only that of this start."""
+    """A head that a batch saw bounds the arrival of unread bytes better than the time of this start."""
     steps = [planned(at, 100 * at, 100 * at, 100 - 10 * at) for at in range(1, 3)]
     monitor.observe_commits("level", steps, NOW_MS)
     assert monitor.lag("level", NOW_MS).freshness == Age(0, 81_000)
@@ -124,7 +122,6 @@ def test_the_age_after_a_start_is_bounded_by_the_last_batch(monitor: Monitor) ->
 
 
 def test_the_speeds_of_a_group_are_the_sums_of_its_journals(monitor: Monitor) -> None:
-    """Each is over the journal's last commits: 0 once the group is silent, and unknown while it is stale."""
     offsets = ({"shop/a": 100, "shop/b": 0}, {"shop/a": 400, "shop/b": 5})
     monitor.observe_heads({"shop/b": 5}, NOW_MS)
     for at, step in enumerate(offsets):
@@ -148,7 +145,6 @@ def test_the_speeds_of_a_group_are_the_sums_of_its_journals(monitor: Monitor) ->
 
 
 def test_charts_have_speeds_ages_and_marks(monitor: Monitor) -> None:
-    """The past of the speeds is that of the commits; a RESTORE and a new query are marked."""
     kept = History(HistoryOptions())
     started = Monitor("gazette", kept, Evaluator(kept, Thresholds(), expire_cache_s=0))
     steps = [planned(at, 600 * at, 1200 * at, 600 - 60 * at) for at in range(1, 5)]
@@ -159,13 +155,12 @@ def test_charts_have_speeds_ages_and_marks(monitor: Monitor) -> None:
     charts = started.histories("orders")
     assert [value for _, value in charts["read_history"]] == [10, 10, 0]
     assert [value for _, value in charts["append_history"][:2]] == [20, 20]
-    # A batch sees a head a second before its commit. After the start, the age goes on as it was.
+    # A batch sees a head a second before its commit. After the start, the age continues.
     assert [value for _, value in charts["age_history"]] == [61_000, 61_000, 121_000, 421_000]
     assert [event for _, event in charts["marks"]] == ["commit", "restore", "commit", "commit"]
 
 
 def test_incidents_are_kept_for_days(monitor: Monitor) -> None:
-    """An incident has the worst verdict of its time, and ends when the group is well again, or gone."""
     monitor.observe_commits("orders", [commit(1, 400, 20)], NOW_MS)
     monitor.observe_round(NOW_MS + 10_000)
     (incident,) = monitor.incidents()
@@ -198,7 +193,7 @@ def test_incidents_are_kept_for_days(monitor: Monitor) -> None:
 def test_a_journal_that_was_created_again_is_named(
     recorded: Fingerprint, listed: int, recreated: list[str]
 ) -> None:
-    """Its write head and the table's offset may be of two journals, so their difference is no lag."""
+    """Its write head and the table's offset may belong to two journals, so their difference is not a lag."""
     kept = History(HistoryOptions(intervals=2))
     monitor = Monitor("gazette", kept, Evaluator(kept, Thresholds(), expire_cache_s=0))
     monitor.observe_heads({"shop/a": 1000}, NOW_MS, created={"shop/a": listed})
@@ -211,7 +206,6 @@ def test_a_journal_that_was_created_again_is_named(
 
 
 def test_commits_count_from_before_their_heads_were_known() -> None:
-    """A broker that cannot be reached at first does not cost the windows that tables had."""
     kept = History(HistoryOptions(intervals=2))
     monitor = Monitor("gazette", kept, Evaluator(kept, Thresholds(), expire_cache_s=0))
     steps = [commit(1, 100, 20), commit(2, 400, 10), commit(3, 900)]
@@ -243,13 +237,13 @@ def planned(order: int, offset: int, head: int, ago_s: float) -> GroupCommit:
 def test_a_history_read_back_is_judged_by_the_heads_that_batches_saw(
     monitor: Monitor, steps: list[GroupCommit], verdict: str
 ) -> None:
-    """Right after a start the verdict on a query is that of a monitor which had watched it."""
+    """After a start, the verdict equals that of a monitor that has watched the query all along."""
     monitor.observe_commits("orders", steps, NOW_MS)
     assert monitor.lag("orders", NOW_MS).verdict.partitions[0].status.name == verdict
 
 
 def test_a_stopped_query_promises_nothing(monitor: Monitor) -> None:
-    """The speed of a window is no forecast once the query is silent, or its feed cannot be read."""
+    """Past speed predicts nothing once the query is silent or its feed cannot be read."""
     monitor.observe_commits("orders", [commit(1, 100, 20), commit(2, 700, 10)], NOW_MS)
     assert monitor.lag("orders", NOW_MS).journals[0].read_bytes_per_s == 60.0
     assert monitor.lag("orders", NOW_MS + 11_000).journals[0].read_bytes_per_s == 0
@@ -271,14 +265,13 @@ def test_retention_is_a_risk_where_it_is_known(monitor: Monitor) -> None:
 
 
 def test_two_groups_of_one_name_are_not_mixed_up(monitor: Monitor) -> None:
-    """The error says where both come from, and the way out."""
     monitor.observe_commits("orders", [commit(1, 400)], NOW_MS, source="table one")
     with pytest.raises(InputError, match="both that of table one and of table two; give one of them another"):
         monitor.observe_commits("orders", [commit(1, 100)], NOW_MS, source="table two")
 
 
 def test_a_journal_that_is_gone_is_not_at_any_head(monitor: Monitor) -> None:
-    """The last one of a prefix takes the topic with it; the group stays, as in Burrow."""
+    """The last journal of a prefix removes the topic too. As in Burrow, the group stays."""
     monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
     monitor.forget_journals(["shop/a"])
     assert monitor.history.fetch_topics("gazette") == []
@@ -287,7 +280,7 @@ def test_a_journal_that_is_gone_is_not_at_any_head(monitor: Monitor) -> None:
 
 
 def test_a_journal_that_is_gone_has_no_verdict(monitor: Monitor) -> None:
-    """Its unread bytes are gone with it, so it is not STOP for ever; later commits still name it."""
+    """Its unread bytes are gone too, so it must not be STOP forever. Later commits still name it."""
     monitor.observe_heads({"shop/b": 50}, NOW_MS)
     offsets = {"shop/a": 400, "shop/b": 50}
     monitor.observe_commits("orders", [GroupCommit(1, NOW_MS - 1000, offsets)], NOW_MS)
@@ -304,15 +297,12 @@ def test_a_journal_that_is_gone_has_no_verdict(monitor: Monitor) -> None:
 
 
 class Log:
-    """A table's log that can be broken."""
-
     def __init__(self) -> None:
         self.operations: list[tuple[str, str | None]] = []
         self.broken = False
         self.asked: list[int | None] = []
 
     def rows(self, limit: int | None) -> Sequence[HistoryRow]:
-        """Return the newest rows."""
         if self.broken:
             raise InputError("the log cannot be read")
         self.asked.append(limit)
@@ -320,13 +310,11 @@ class Log:
 
 
 def offsets(monitor: Monitor, group: str) -> list[int]:
-    """Return the offsets in a group's window."""
     windows = monitor.history.fetch_consumer("gazette", group, now_ms=10_000) or {}
     return [each.offset for each in windows["a"][0].offset_commits if each is not None]
 
 
 def test_a_table_is_read_whole_once_and_then_what_is_new(monitor: Monitor) -> None:
-    """A restore that leads further back than that is found all the same."""
     monitor.observe_heads({"a/b": 1000}, 10_000)
     log = Log()
     log.operations = [("WRITE", entry(at)) for at in range(1, 31)]
@@ -344,7 +332,6 @@ def test_a_table_is_read_whole_once_and_then_what_is_new(monitor: Monitor) -> No
 
 
 def test_a_table_with_two_writers_is_two_groups(monitor: Monitor) -> None:
-    """Two writers of a table are two groups, by app id or by the name that was given."""
     log = Log()
     log.operations = [("WRITE", entry(1)), ("WRITE", entry(2, "other"))]
     plain, renamed = TableFeed("/lake/a", fetch=log.rows), TableFeed("/lake/b", "mine", fetch=log.rows)
@@ -354,7 +341,6 @@ def test_a_table_with_two_writers_is_two_groups(monitor: Monitor) -> None:
 
 
 def test_a_feed_that_fails_leaves_what_was_known(monitor: Monitor) -> None:
-    """Marked as stale; the other feeds go on, and so does this one when it can."""
     monitor.observe_heads({"a/b": 1000}, 10_000)
     log, other = Log(), Log()
     log.operations = [("WRITE", entry(1))]
@@ -373,7 +359,6 @@ def test_a_feed_that_fails_leaves_what_was_known(monitor: Monitor) -> None:
 
 
 def test_alarms_are_raised_by_what_is_known(monitor: Monitor) -> None:
-    """Each names its value and its bound; an age counts by what it is at least."""
     monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
     stored = [TimedFragment(0, 1000, NOW_MS - 5000)]
     monitor.observe_stores({"shop/a": JournalStore(stored, 8000)})

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules name metrics and labels that the monitor and consumers export."""
+"""The dashboard and the alert rules use only metrics and labels that the monitor and consumers export."""
 
 from __future__ import annotations
 
@@ -28,25 +28,21 @@ METRIC = re.compile(r"\b((?:gazette|burrow)_[a-z_]+)(?:\{([^}]*)\})?")
 
 
 def rules() -> list[dict[str, Any]]:
-    """Return the alert rules."""
     found = yaml.safe_load((MONITORING / "alerts.yml").read_text())
     return [rule for group in found["groups"] for rule in group["rules"]]
 
 
 def dashboard() -> dict[str, Any]:
-    """Return the dashboard."""
     found: dict[str, Any] = json.loads((MONITORING / "grafana-dashboard.json").read_text())
     return found
 
 
 def panels() -> list[dict[str, Any]]:
-    """Return the panels of the dashboard."""
     found: list[dict[str, Any]] = dashboard()["panels"]
     return found
 
 
 def expressions() -> Iterator[tuple[str, str, str]]:
-    """Yield a name, an expression, and the text that shows its labels."""
     for rule in rules():
         yield rule["alert"], rule["expr"], rule["annotations"]["summary"]
     for panel in panels():
@@ -61,7 +57,6 @@ def expressions() -> Iterator[tuple[str, str, str]]:
     ("expression", "shown"), [pytest.param(*each[1:], id=each[0]) for each in expressions()]
 )
 def test_each_metric_and_label_is_exported(expression: str, shown: str) -> None:
-    """A metric or label that is renamed in the monitor is renamed here."""
     named = METRIC.findall(expression)
     assert named
     for metric, matchers in named:
@@ -79,7 +74,6 @@ def test_each_metric_and_label_is_exported(expression: str, shown: str) -> None:
 
 
 def test_each_alert_says_how_bad_it_is_and_what_to_do() -> None:
-    """Each rule has a severity, a name of its own, sentences, and a section of the page that it names."""
     found = rules()
     names = [rule["alert"] for rule in found]
     assert len(set(names)) == len(names)
@@ -99,7 +93,7 @@ UP = {"gazette_lag_heads_up": "1", 'gazette_lag_feed_up{consumer_group="orders"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is scraped once a minute, and after how many minutes an alert fires and not yet fires."""
+    """Values scraped once a minute, with the minutes after which an alert fires and does not yet fire."""
 
     series: dict[str, str]
     """Values as promtool writes them, by metric and labels; those of :data:`UP` are there, too."""
@@ -170,7 +164,7 @@ CASES: dict[str, Case] = {
 
 
 def promtool_case(rule: dict[str, Any], case: Case) -> dict[str, Any]:
-    """Return a test of a rule as promtool takes it: its one alert at the one time, none at the other."""
+    """Return a test of a rule as promtool takes it: its alert at one time, and none at the other."""
     scraped = {name: f"{value}x60" for name, value in UP.items()} | case.series
     series = {
         name.replace("}", ',cluster="c"}') if "}" in name else f'{name}{{cluster="c"}}': values
@@ -198,13 +192,13 @@ def promtool_case(rule: dict[str, Any], case: Case) -> dict[str, Any]:
 
 
 def test_each_alert_has_a_case() -> None:
-    """An alert that is added is tried, too."""
+    """A new alert needs a case."""
     assert [rule["alert"] for rule in rules()] == list(CASES)
 
 
 @pytest.mark.soak
 def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
-    """Prometheus's own tool runs the rules over made-up scrapes: quiet before, firing after."""
+    """Prometheus's own tool runs the rules over synthetic scrapes: quiet before, firing after."""
     file = tmp_path / "test.yml"
     tests = [promtool_case(rule, CASES[rule["alert"]]) for rule in rules()]
     file.write_text(yaml.safe_dump({"rule_files": [str(MONITORING / "alerts.yml")], "tests": tests}))
@@ -214,7 +208,6 @@ def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
 
 
 def test_each_panel_explains_itself() -> None:
-    """It has sentences about what it shows; each panel of queries leads to the lag page."""
     variables = {variable["name"] for variable in dashboard()["templating"]["list"]}
     for panel in panels():
         assert panel["description"].endswith("."), panel["title"]
@@ -229,7 +222,7 @@ def test_each_panel_explains_itself() -> None:
 
 
 def test_the_panels_do_not_overlap() -> None:
-    """Each cell of the grid, which is 24 wide, has at most one panel."""
+    """The grid is 24 columns wide."""
     cells = [
         (x, y)
         for place in (panel["gridPos"] for panel in panels())

@@ -1,4 +1,4 @@
-"""Notices go out as Burrow's do."""
+"""Notices are sent as Burrow's notifier sends them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ from gazette_spark.lag.rules import GroupStatus, Status
 
 
 def verdict(status: Status) -> GroupStatus:
-    """Return a verdict on the group 'orders'."""
     return GroupStatus("gazette", "orders", status, 1.0, (), None, 0)
 
 
 def notices(options: NotifyOptions, *course: tuple[int, Status]) -> list[tuple[int, str, str, int]]:
-    """Return (seconds, event, incident, seconds it began) of what is sent for verdicts at some seconds."""
+    """Return (seconds, event, incident, start in seconds) of what is sent for verdicts at some seconds."""
     sent: list[Notice] = []
     numbers = iter("ABC")
     notifier = Notifier(options, [sent.append], new_id=lambda: next(numbers))
@@ -55,7 +54,6 @@ OK, WARN, ERR, NOTFOUND = Status.OK, Status.WARN, Status.ERR, Status.NOTFOUND
 
 
 def test_an_incident_is_said_again_at_its_interval() -> None:
-    """An incident keeps one id for as long as it lasts; the next one has another."""
     options = NotifyOptions(send_interval_s=60)
     course = [(0, OK), (10, WARN), (30, ERR), (70, ERR), (100, WARN), (120, OK), (130, WARN)]
     assert notices(options, *course) == [
@@ -66,14 +64,12 @@ def test_an_incident_is_said_again_at_its_interval() -> None:
 
 
 def test_once_is_once_an_incident() -> None:
-    """The next one is said."""
     options = NotifyOptions(send_once=True)
     course = [(10, WARN), (100, WARN), (200, OK), (300, WARN)]
     assert notices(options, *course) == [(10, "open", "A", 10), (300, "open", "B", 300)]
 
 
 def test_the_end_is_said_if_asked_for() -> None:
-    """The end is said once, with the incident's id; a group that was fine all along ends nothing."""
     options = NotifyOptions(send_close=True)
     assert notices(options, (0, OK), (10, WARN), (20, OK), (30, OK)) == [
         (10, "open", "A", 10),
@@ -82,7 +78,6 @@ def test_the_end_is_said_if_asked_for() -> None:
 
 
 def test_below_the_threshold_nothing_is_said() -> None:
-    """WARN is below ERR, and ends an incident that is one of ERR."""
     options = NotifyOptions(threshold=Status.ERR, send_close=True)
     assert notices(options, (0, WARN), (10, ERR), (20, WARN)) == [
         (10, "open", "A", 10),
@@ -91,7 +86,6 @@ def test_below_the_threshold_nothing_is_said() -> None:
 
 
 def test_an_alarm_makes_an_incident() -> None:
-    """An alarm makes an incident though the verdict is OK; the notice has it, and ends with it."""
     sent: list[Notice] = []
     notifier = Notifier(NotifyOptions(send_close=True), [sent.append])
     notifier.observe(verdict(OK), 1000, ["lag_bytes=7 above 6"])
@@ -101,14 +95,14 @@ def test_an_alarm_makes_an_incident() -> None:
 
 
 def test_a_group_that_is_not_known_says_nothing() -> None:
-    """An unknown group ends an incident in silence: there is nothing to say of it."""
+    """An unknown group ends an incident silently, because there is nothing to report."""
     assert notices(NotifyOptions(send_close=True), (10, WARN), (20, NOTFOUND), (30, OK)) == [
         (10, "open", "A", 10)
     ]
 
 
 def test_a_clock_that_is_set_back_does_not_silence_an_incident() -> None:
-    """A notice that was sent in the future counts as long ago."""
+    """A notice sent in the future counts as sent long ago."""
     assert notices(NotifyOptions(), (1000, WARN), (10, WARN)) == [
         (1000, "open", "A", 1000),
         (10, "open", "A", 1000),
@@ -121,13 +115,11 @@ def test_a_clock_that_is_set_back_does_not_silence_an_incident() -> None:
     ids=["threshold below a warning", "no interval"],
 )
 def test_bad_options_are_refused(fields: dict[str, Any], option: str) -> None:
-    """The error names the option."""
     with pytest.raises(OptionError, match=option):
         NotifyOptions(**fields)
 
 
 def test_a_command_gets_the_notice_on_stdin(tmp_path: Path) -> None:
-    """A command gets the notice as JSON, with the verdict in Burrow's form."""
     target = tmp_path / "notice.json"
     script = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
     CommandSender((sys.executable, "-c", script, str(target)))(Notice("A", 1000, 2000, False, verdict(ERR)))
@@ -136,7 +128,7 @@ def test_a_command_gets_the_notice_on_stdin(tmp_path: Path) -> None:
 
 
 def test_a_sender_that_fails_hinders_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """A sender's failure is logged, without what the URL may hold."""
+    """The log must not show the URL, which may contain a secret."""
     sent: list[Notice] = []
     hook = WebhookSender("http://127.0.0.1:9/secret-path")
     notifier = Notifier(NotifyOptions(), [hook, CommandSender(("false",)), sent.append])
@@ -151,7 +143,6 @@ def test_a_sender_that_fails_hinders_no_other(caplog: pytest.LogCaptureFixture) 
 
 
 def test_nobody_waits_for_a_sender(caplog: pytest.LogCaptureFixture) -> None:
-    """A webhook that hangs delays no poll; its notices follow in order, and beyond a limit are dropped."""
     hangs, sent = threading.Event(), queue.Queue[Notice]()
 
     def sender(notice: Notice) -> None:
@@ -164,19 +155,16 @@ def test_nobody_waits_for_a_sender(caplog: pytest.LogCaptureFixture) -> None:
     for at in range(MAX_WAITING + 3):
         notifier.observe(replace(verdict(WARN), group=f"group {at}"), 1000)
     dropped = [record for record in caplog.records if record.message.startswith("notice dropped")]
-    assert 2 <= len(dropped) <= 3  # The first one may be with the sender already.
+    assert 2 <= len(dropped) <= 3  # The sender may already have the first one.
     hangs.set()
     arrived = [sent.get(timeout=30).verdict.group for _ in range(MAX_WAITING)]
     assert arrived == [f"group {at}" for at in range(MAX_WAITING)]
 
 
 class Hook(BaseHTTPRequestHandler):
-    """Takes what is posted, and answers with a server's error."""
-
     bodies: ClassVar[list[dict[str, Any]]] = []
 
     def do_POST(self) -> None:
-        """Take one."""
         self.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_error(500)
 
@@ -185,7 +173,6 @@ class Hook(BaseHTTPRequestHandler):
 
 
 def posted(notice: Notice, template: Template | None = None) -> dict[str, Any]:
-    """Return the body that a webhook got, from a server whose answer is an error."""
     Hook.bodies.clear()
     with HTTPServer(("127.0.0.1", 0), Hook) as server:
         thread = threading.Thread(target=server.handle_request)
@@ -198,12 +185,11 @@ def posted(notice: Notice, template: Template | None = None) -> dict[str, Any]:
 
 
 def test_a_webhook_gets_the_notice_as_its_body() -> None:
-    """An answer of 400 or more is a failure."""
     assert posted(Notice("A", 1, 2, False, verdict(ERR)))["id"] == "A"
 
 
 def test_a_template_is_the_body_of_a_webhook() -> None:
-    """Its names are replaced by the notice's values, which cannot leave the JSON around them."""
+    """Names are replaced by the notice's values, which cannot break out of the JSON around them."""
     group = replace(verdict(ERR), group='a "b"\n')
     template = parse_template(
         '{"text": "${group} is ${status} since ${started} $${id}", "tags": ["${event}"]}'
@@ -218,13 +204,12 @@ def test_a_template_is_the_body_of_a_webhook() -> None:
     ("text", "problem"), [("${grup}", r"got \$\{grup\}; expected"), ("costs 5 $", r"a \$ without a name")]
 )
 def test_a_template_is_checked_at_the_start(text: str, problem: str) -> None:
-    """Not when the first incident begins."""
+    """Otherwise an error would appear only when the first incident begins."""
     with pytest.raises(OptionError, match=problem):
         parse_template(text)
 
 
 def test_notices_can_be_for_some_groups_only() -> None:
-    """The expression may match anywhere in the name."""
     sent: list[Notice] = []
     notifier = Notifier(NotifyOptions(groups="^shop|orders$"), [sent.append])
     for group in ("shop_clicks", "web_orders", "web_shop"):
@@ -233,12 +218,9 @@ def test_notices_can_be_for_some_groups_only() -> None:
 
 
 class MailServer(socketserver.StreamRequestHandler):
-    """Takes a mail without a login."""
-
     lines: ClassVar[list[str]] = []
 
     def handle(self) -> None:
-        """Answer as SMTP wants it, until the client quits."""
         self.wfile.write(b"220 test\r\n")
         while line := self.rfile.readline().decode().rstrip("\r\n"):
             self.lines.append(line)
@@ -256,7 +238,6 @@ class MailServer(socketserver.StreamRequestHandler):
     ("closed", "subject"), [(False, "[gazette] a b is ERR"), (True, "[gazette] a b has recovered")]
 )
 def test_a_mail_says_what_is_wrong(closed: bool, subject: str) -> None:
-    """Its subject has the group and the verdict on one line, and its text the rest."""
     MailServer.lines.clear()
     notice = Notice("A", 1000, 2000, closed, replace(verdict(ERR), group="a\nb"), ["lag_bytes=7 above 5"])
     with socketserver.TCPServer(("127.0.0.1", 0), MailServer) as server:
@@ -271,7 +252,7 @@ def test_a_mail_says_what_is_wrong(closed: bool, subject: str) -> None:
 
 
 def test_a_mail_is_not_sent_without_encryption_by_default() -> None:
-    """A server that cannot encrypt gets neither the password nor the mail."""
+    """A server that cannot encrypt receives neither the password nor the mail."""
     MailServer.lines.clear()
     with socketserver.TCPServer(("127.0.0.1", 0), MailServer) as server:
         thread = threading.Thread(target=server.handle_request)
@@ -287,6 +268,5 @@ def test_a_mail_is_not_sent_without_encryption_by_default() -> None:
 
 
 def test_a_command_that_does_not_exist_is_a_failure() -> None:
-    """The notifier logs the failure of a command that does not exist."""
     with pytest.raises((OSError, subprocess.SubprocessError)):
         CommandSender(("/no/such/command",))(Notice("A", 1, 2, False, verdict(ERR)))

@@ -1,4 +1,4 @@
-"""A query's progress tells a monitor what brokers and tables would."""
+"""A query's progress gives a monitor what brokers and tables would."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 def monitor() -> Monitor:
-    """A monitor that knows nothing yet, and whose verdicts are always new."""
+    """A monitor that has read nothing yet and does not cache verdicts."""
     history = History(HistoryOptions(intervals=3))
     return Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
 
 
 def progress(batch_id: int, *journals: ProgressLag, name: str = "orders", query_id: str = "q") -> QueryLag:
-    """Return what a batch's progress says."""
     return QueryLag(query_id, "run", name, batch_id, "2026-01-01T00:00:00Z", journals)
 
 
 def test_batches_make_a_window(monitor: Monitor) -> None:
-    """A window has the head each batch saw; a query that falls behind is WARN, and OK when it is level."""
     ticks = iter(range(NOW_MS, NOW_MS + 60_000, 1000))
     feed = ProgressFeed(monitor, lambda: next(ticks))
     for batch_id in range(1, 4):
@@ -39,7 +37,6 @@ def test_batches_make_a_window(monitor: Monitor) -> None:
 
 
 def test_a_journal_of_two_sources_is_as_far_as_the_slower(monitor: Monitor) -> None:
-    """A journal is as far as its slower source; one whose head was not seen makes no commit."""
     feed = ProgressFeed(monitor, lambda: NOW_MS)
     feed(
         progress(
@@ -54,7 +51,6 @@ def test_a_journal_of_two_sources_is_as_far_as_the_slower(monitor: Monitor) -> N
 
 
 def test_a_query_without_a_name_goes_by_its_id(monitor: Monitor) -> None:
-    """Two queries of one name are refused, as two tables are."""
     feed = ProgressFeed(monitor, lambda: NOW_MS)
     feed(progress(1, ProgressLag("shop/a", 50, 100), name=""))
     assert monitor.groups() == ["q"]

@@ -1,4 +1,4 @@
-"""Recorded windows and requests are read strictly: what is wrong is named by its path."""
+"""Recorded windows and requests are parsed strictly, and an error names the path of the bad value."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def changed(*path: str | int, to: object) -> str:
 
 
 def test_a_recording_is_read_whole() -> None:
-    """Fields that are left out have Burrow's defaults."""
+    """Missing fields have Burrow's defaults."""
     read = parse_recording(json.dumps(RECORDING))
     assert (read.cluster, read.group, read.now_ms, read.thresholds) == (
         "local",
@@ -56,7 +56,7 @@ def test_a_recording_is_read_whole() -> None:
 
 
 def test_null_for_partitions_is_an_unknown_group() -> None:
-    """An empty list is a known one without partitions."""
+    """An empty list would be a known group without partitions."""
     assert parse_recording(changed("partitions", to=None)).windows is None
     assert parse_recording(changed("partitions", to=[])).windows == []
 
@@ -130,7 +130,6 @@ COMMIT = (*FIRST, "offsets", 1)
     ],
 )
 def test_what_is_wrong_is_named(text: str, problem: str) -> None:
-    """The error has the path, what was expected, and what came."""
     with pytest.raises(InputError, match=problem):
         parse_recording(text)
 
@@ -144,13 +143,11 @@ def test_what_is_wrong_is_named(text: str, problem: str) -> None:
     ],
 )
 def test_thresholds_out_of_range_are_refused(field: str, value: float) -> None:
-    """A threshold out of range is refused; nothing is clamped."""
     with pytest.raises(OptionError, match=field):
         parse_recording(changed(field, to=value))
 
 
 def test_long_values_are_cut_in_errors() -> None:
-    """An error is a line for people."""
     with pytest.raises(InputError) as caught:
         parse_recording(changed("cluster", to=list(range(10_000))))
     assert len(str(caught.value)) < 150

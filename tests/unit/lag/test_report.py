@@ -1,4 +1,4 @@
-"""Burrow's JSON: names, their order, the words and the numbers."""
+"""Burrow's JSON: names, their order, words and numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FINE = (
 
 
 def test_a_group_is_shown_as_burrow_shows_it() -> None:
-    """Every field, in Burrow's order; partitions that are OK only if all were asked for."""
+    """The fields are in Burrow's order. Partitions that are OK appear only if all were requested."""
     status = evaluate_group("local", "orders", WINDOWS, T0_MS + 1500, Thresholds())
     begin = '{"cluster": "local", "group": "orders", "status": "WARN", "complete": 0, "partitions": ['
     end = f'], "partition_count": 2, "maxlag": {PARTITION}, "totallag": 30}}'
@@ -49,7 +49,6 @@ def test_a_group_is_shown_as_burrow_shows_it() -> None:
 
 
 def test_a_group_that_is_not_known_has_no_partitions() -> None:
-    """The list is empty, not null; the worst partition is null."""
     status = evaluate_group("local", "nobody", None, T0_MS, Thresholds())
     assert json.dumps(group_json(status, show_all=False)) == (
         '{"cluster": "local", "group": "nobody", "status": "NOTFOUND", "complete": 1, "partitions": [], '
@@ -58,7 +57,6 @@ def test_a_group_that_is_not_known_has_no_partitions() -> None:
 
 
 def test_unused_slots_are_null() -> None:
-    """A slot without a commit is null in JSON."""
     assert commit_json(None) is None
 
 
@@ -71,7 +69,6 @@ def test_stored_windows_have_a_hyphen_where_burrow_has_one() -> None:
 
 
 def test_the_examples_are_true() -> None:
-    """Every example of the module gives what stands below it."""
     results = doctest.testmod(burrow_json)
     assert results.attempted
     assert not results.failed

@@ -1,4 +1,4 @@
-"""Each of Burrow's rules on partitions and groups, its edges and its quirks."""
+"""Each of Burrow's rules on partitions and groups, with its edges and quirks."""
 
 from __future__ import annotations
 
@@ -52,12 +52,10 @@ def judged(of: PartitionWindow, *, now_ms: int | None = None, **thresholds: floa
 
 
 def status(*slots: Slot, now_ms: int | None = None, **arguments: object) -> str:
-    """Return the word of a window's verdict."""
     return judged(window(*slots, **arguments), now_ms=now_ms).status.name  # type: ignore[arg-type] # passed on
 
 
 def test_codes_and_names_are_burrows() -> None:
-    """Metrics export the numbers, JSON the names."""
     assert {each.name: each.value for each in Status} == {
         "NOTFOUND": 0,
         "OK": 1,
@@ -70,7 +68,6 @@ def test_codes_and_names_are_burrows() -> None:
 
 
 def test_an_empty_list_is_ok_and_not_complete_at_all() -> None:
-    """A list without slots holds nothing to judge."""
     got = judged(window())
     assert (got.status, got.complete, got.start, got.end) == (Status.OK, 0.0, None, None)
 
@@ -84,13 +81,11 @@ def test_an_empty_list_is_ok_and_not_complete_at_all() -> None:
     ],
 )
 def test_a_window_of_unused_slots_counts_one(slots: int, complete: float) -> None:
-    """One unused slot is kept: completeness is one slot's, and the verdict OK whatever the lag."""
     got = judged(window(*[None] * slots), now_ms=2 * T0_MS)
     assert (got.status, got.complete, got.start, got.end) == (Status.OK, complete, None, None)
 
 
 def test_leading_gaps_are_left_out_of_the_window() -> None:
-    """Start and end are the first and last commit; completeness is the share of slots used."""
     got = judged(window(None, None, (5, 9), (6, 9), (7, 10)))
     assert got.start == OffsetCommit(5, T0_MS, 0, 9)
     assert got.end == OffsetCommit(7, T0_MS + 2 * SECOND_MS, 0, 10)
@@ -98,7 +93,6 @@ def test_leading_gaps_are_left_out_of_the_window() -> None:
 
 
 def test_a_full_window_is_complete() -> None:
-    """Nothing left out is exactly 1."""
     assert judged(window((5, 9), (6, 9))).complete == 1.0
 
 
@@ -112,14 +106,14 @@ def test_a_full_window_is_complete() -> None:
     ],
 )
 def test_windows_below_the_minimum_are_ok(minimum: float, verdict: str) -> None:
-    """Completeness and minimum are compared as 32-bit floats: three fifths are 0.6."""
+    """Completeness and minimum are compared as 32-bit floats: three fifths equal 0.6."""
     assert (
         judged(window(None, None, (5, 9), (6, 9), (7, 10)), minimum_complete=minimum).status.name == verdict
     )
 
 
 def test_the_minimum_is_rounded_as_completeness_is() -> None:
-    """Seven tenths in 32 bits are less than 0.7 in 64, and yet enough for a minimum of 0.7."""
+    """0.7 as a 32-bit float is less than 0.7 in 64 bits, and must still satisfy a minimum of 0.7."""
     seven = [(at, 9) for at in range(7)]
     assert float32(0.7) < 0.7
     assert judged(window(None, None, None, *seven), minimum_complete=0.7).status.name == "WARN"
@@ -135,7 +129,6 @@ def test_the_minimum_is_rounded_as_completeness_is() -> None:
     ],
 )
 def test_rule_0_what_is_near_enough_is_ok(current_lag: int, allowed: int, verdict: str) -> None:
-    """Even a query that has stopped is OK while its lag is allowed."""
     of = window((5, 9), (6, 9), current_lag=current_lag)
     assert judged(of, now_ms=2 * T0_MS, allowed_lag=allowed).status.name == verdict
 
@@ -150,7 +143,7 @@ def test_rule_0_what_is_near_enough_is_ok(current_lag: int, allowed: int, verdic
     ],
 )
 def test_rule_1_silence_longer_than_the_window_is_stop(after_ms: int, verdict: str) -> None:
-    """The window is two seconds long. Time is counted in whole seconds, and equal is not longer."""
+    """The window is two seconds long. Time is counted in whole seconds, and an equal time is not longer."""
     last_ms = T0_MS + 2_000
     assert status((5, 9), (6, 9), (7, 10), now_ms=last_ms + after_ms) == verdict
 
@@ -166,12 +159,11 @@ def test_rule_1_silence_longer_than_the_window_is_stop(after_ms: int, verdict: s
     ],
 )
 def test_rule_1_a_query_that_was_level_lately_has_not_stopped(heads: list[int], verdict: str) -> None:
-    """Bytes that have just come are no reason yet."""
     assert status((5, 9), (6, 9), (7, 10), heads=heads, now_ms=2 * T0_MS) == verdict
 
 
 def test_rule_1_a_single_commit_stops_after_a_second() -> None:
-    """A window of one commit has no length, so any silence exceeds it."""
+    """A window of one commit has length zero, so any silence exceeds it."""
     assert status((5, 9), now_ms=T0_MS + 999) == "STALL"
     assert status((5, 9), now_ms=T0_MS + 1000) == "STOP"
 
@@ -189,7 +181,6 @@ def test_rule_1_a_single_commit_stops_after_a_second() -> None:
     ],
 )
 def test_rule_2_an_offset_below_the_one_before_is_rewind(offsets: list[int], verdict: str) -> None:
-    """An offset below the one before is REWIND, unless a later one reaches that again."""
     assert status(*[(offset, 9) for offset in offsets]) == verdict
 
 
@@ -202,25 +193,21 @@ def test_rule_2_an_offset_below_the_one_before_is_rewind(offsets: list[int], ver
     ],
 )
 def test_rule_3_a_commit_without_lag_pardons(lags: list[int | None], verdict: str) -> None:
-    """A lag that is 0 or goes down once makes OK; an unknown lag does not."""
     assert status(*[(at, lag) for at, lag in enumerate(lags)]) == verdict
 
 
 def test_rule_3_asks_for_allowed_lag() -> None:
-    """A stalled query was near enough at one commit, and then has not stalled."""
     of = window((5, 9), (5, 4), (5, 9))
     assert judged(of, allowed_lag=4).status.name == "OK"
     assert judged(of, allowed_lag=3).status.name == "STALL"
 
 
 def test_rules_1_and_2_come_before_the_pardon() -> None:
-    """STOP and REWIND show although there was no lag earlier in the window."""
     assert status((5, 0), (6, 9), now_ms=2 * T0_MS) == "STOP"
     assert status((9, 0), (3, 9)) == "REWIND"
 
 
 def test_stop_comes_before_rewind() -> None:
-    """A query that went back and fell silent has stopped."""
     assert status((9, 9), (3, 9), now_ms=2 * T0_MS) == "STOP"
 
 
@@ -234,7 +221,6 @@ def test_stop_comes_before_rewind() -> None:
     ],
 )
 def test_rule_4_the_same_offset_always_is_stall(slots: list[Slot], verdict: str) -> None:
-    """Commits without progress are STALL."""
     assert status(*slots) == verdict
 
 
@@ -251,12 +237,11 @@ def test_rule_4_the_same_offset_always_is_stall(slots: list[Slot], verdict: str)
     ],
 )
 def test_rules_5_and_6_a_lag_that_never_goes_down_is_warn(lags: list[int | None], verdict: str) -> None:
-    """Lags that are not known are left out; one lag never goes down."""
     assert status(*[(at, lag) for at, lag in enumerate(lags)]) == verdict
 
 
 def test_a_gap_behind_a_commit_is_refused() -> None:
-    """Rings have unused slots at the front only, so something else was recorded."""
+    """Rings have unused slots only at the front, so the data cannot be from a ring."""
     with pytest.raises(InputError, match="topic 'shop', partition 3: an unused slot follows a commit"):
         window((5, 9), None, partition=3)
 
@@ -272,7 +257,6 @@ NOW_MS = T0_MS + 4 * SECOND_MS
 
 
 def group(*windows: PartitionWindow) -> GroupStatus:
-    """Return the verdict on a group."""
     return evaluate_group("local", "orders", windows, NOW_MS, Thresholds())
 
 
@@ -290,20 +274,17 @@ def group(*windows: PartitionWindow) -> GroupStatus:
 def test_a_group_is_as_bad_as_its_worst_partition(
     parts: list[PartitionWindow], partition_words: list[str], word: str
 ) -> None:
-    """STOP, STALL and REWIND make ERR of the group."""
     got = group(*parts)
     assert [each.status.name for each in got.partitions] == partition_words
     assert got.status.name == word
 
 
 def test_lags_are_added_over_all_partitions() -> None:
-    """Lags of partitions that are OK count too."""
     got = group(window((5, 9), current_lag=0), window((5, 9), current_lag=4), window((5, 9), current_lag=7))
     assert (got.total_lag, got.partition_count) == (11, 3)
 
 
 def test_the_worst_lag_is_the_first_of_several() -> None:
-    """Ties keep the first seen; it is there even if it is OK."""
     lags = [3, 8, 8, 2]
     got = group(*[window(None, (5, 0), current_lag=lag, partition=at) for at, lag in enumerate(lags)])
     assert got.maxlag is got.partitions[1]
@@ -313,7 +294,7 @@ def test_the_worst_lag_is_the_first_of_several() -> None:
 
 
 def test_a_group_is_as_complete_as_its_share_of_complete_partitions() -> None:
-    """A partition counts if its window is full; the share is a 32-bit float."""
+    """A partition counts if its window is full. The share is a 32-bit float."""
     full, part = window((5, 9), (6, 9)), window(None, (6, 9))
     assert group(full, part, part).complete == float32(1 / 3)
     assert group(full).complete == 1.0
@@ -322,14 +303,13 @@ def test_a_group_is_as_complete_as_its_share_of_complete_partitions() -> None:
 
 
 def test_a_group_that_is_not_known_is_notfound() -> None:
-    """An unknown group is complete, for nothing is missing."""
     got = evaluate_group("local", "nobody", None, NOW_MS, Thresholds())
     assert got == GroupStatus("local", "nobody", Status.NOTFOUND, 1.0, (), None, 0)
     assert got.partition_count == 0
 
 
 def test_a_group_without_partitions_is_ok_and_not_complete() -> None:
-    """A group is OK and not complete after its topic was deleted."""
+    """This is the state after a topic was deleted."""
     assert group() == GroupStatus("local", "orders", Status.OK, 0.0, (), None, 0)
 
 
@@ -343,7 +323,6 @@ def test_a_group_without_partitions_is_ok_and_not_complete() -> None:
     ],
 )
 def test_thresholds_out_of_range_are_named(arguments: dict[str, float], option: str) -> None:
-    """A threshold out of range is named; nothing is clamped."""
     with pytest.raises(OptionError) as caught:
         Thresholds(**arguments)  # type: ignore[arg-type] # bad on purpose
     assert isinstance(caught.value, GazetteError)

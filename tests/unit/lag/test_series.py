@@ -1,4 +1,4 @@
-"""Charts keep the highest lags, do not grow, and have holes where nothing is known."""
+"""Charts keep the highest lags, have a bounded size, and have gaps where the lag is unknown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from gazette_spark.lag.estimates import HOLE_MS, LagSeries
 
 @pytest.mark.parametrize("step_s", [0.2, 1, 10, 60])
 def test_a_series_is_an_hour_however_often_is_looked(step_s: float) -> None:
-    """It covers an hour with at most 182 points, and one of a lag that stays has two."""
     busy, level = LagSeries(), LagSeries()
     for at in range(round(4000 / step_s)):
         busy.add(round(at * step_s * 1000), at)
@@ -21,7 +20,6 @@ def test_a_series_is_an_hour_however_often_is_looked(step_s: float) -> None:
 
 
 def test_a_lag_that_stayed_for_long_does_not_rise_before_its_time() -> None:
-    """The end of a run stays where it was, though the next value comes within the same step."""
     series = LagSeries(60_000)
     for at in (0, 60_000, 300_000, 301_000):
         series.add(at, 5)
@@ -31,7 +29,7 @@ def test_a_lag_that_stayed_for_long_does_not_rise_before_its_time() -> None:
 
 
 def test_a_pause_is_a_hole_and_a_clock_set_back_a_new_start() -> None:
-    """Nobody knows the lag between two points that are far apart."""
+    """The lag between two points that are far apart is unknown."""
     series = LagSeries(60_000)
     series.add(0, 5)
     series.add(HOLE_MS, 5)

@@ -1,4 +1,4 @@
-"""The monitor's server takes only so much from anybody."""
+"""The monitor's server limits what any client can make it keep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tests.waiting import wait_until
 
 @contextmanager
 def served() -> Iterator[LagService]:
-    """Run a server of a monitor that knows nothing."""
     logger = logging.getLogger("test_server")
     api = Api(empty_monitor(), lambda: NOW_MS, "a-host", CONFIG, logger=logger)
     with LagService(api, [], listen="127.0.0.1:0") as service:
@@ -27,12 +26,10 @@ def served() -> Iterator[LagService]:
 
 
 def connection(service: LagService) -> socket.socket:
-    """Connect to it."""
     return socket.create_connection(("127.0.0.1", int(service.address.rpartition(":")[2])), timeout=30)
 
 
 def rest(connected: socket.socket) -> bytes:
-    """Return what comes until the server ends the connection."""
     found = b""
     try:
         while part := connected.recv(65536):
@@ -46,7 +43,7 @@ def rest(connected: socket.socket) -> bytes:
     "begin", [b"GET /", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "], ids=["line", "header"]
 )
 def test_an_endless_head_is_refused(begin: bytes) -> None:
-    """A line or a header that goes on and on is refused near its limit, not kept."""
+    """A line or header without an end is refused near its limit instead of buffered."""
     sent = 0
     with served() as service, connection(service) as connected:
         connected.sendall(begin)
@@ -55,18 +52,16 @@ def test_an_endless_head_is_refused(begin: bytes) -> None:
                 sent += connected.send(b"x" * 65536)
         except (BrokenPipeError, ConnectionResetError):
             pass
-        assert sent < 16 * 2**20  # What the sockets hold is on the way.
+        assert sent < 16 * 2**20  # Socket buffers accept some bytes that are never read.
 
 
 def test_a_head_beyond_its_limit_is_a_400() -> None:
-    """A client that sends a bit too much is told so."""
     with served() as service, connection(service) as connected:
         connected.sendall(b"GET /" + b"x" * server.MAX_HEAD_BYTES)
         assert rest(connected).startswith(b"HTTP/1.1 400 ")
 
 
 def test_the_connections_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that says nothing gives way to the next one, even of its own client."""
     monkeypatch.setattr(server, "MAX_CLIENT_CONNECTIONS", 3)
     with served() as service, ExitStack() as held:
         first, *_ = [held.enter_context(connection(service)) for _ in range(3)]
@@ -75,14 +70,13 @@ def test_the_connections_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_client_that_takes_no_answer_is_refused_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told 503 while all its connections are being answered, and gets in when it is rid of them."""
     monkeypatch.setattr(server, "MAX_CLIENT_CONNECTIONS", 3)
-    answers = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2000  # More than the sockets hold.
+    answers = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2000  # More than socket buffers accept.
     with served() as service:
         with ExitStack() as held:
 
             def is_full() -> bool:
-                # Between two answers a connection may give way to the next one, so there are more of them.
+                # The server may replace a connection between two answers, so open more than the limit.
                 connected = held.enter_context(connection(service))
                 connected.setblocking(False)
                 with suppress(ConnectionError):
@@ -94,7 +88,7 @@ def test_a_client_that_takes_no_answer_is_refused_more(monkeypatch: pytest.Monke
 
 
 def status_of(service: LagService) -> int:
-    """Return the status of an answer; 0 if a reset came sooner, as one may where a connection is refused."""
+    """Return the status of an answer; 0 if a reset came first, as it may where a connection is refused."""
     try:
         return httpx.get(service.address).status_code
     except httpx.TransportError:
@@ -102,7 +96,7 @@ def status_of(service: LagService) -> int:
 
 
 def test_a_request_in_an_odd_framing_is_a_400() -> None:
-    """A request with two lengths, or chunks, is answered and ended; what follows it is no request."""
+    """A request with two lengths or with chunks is answered and closed, so nothing can be smuggled in."""
     head = b"POST /v3/admin/loglevel HTTP/1.1\r\nHost: localhost\r\n"
     for framing in (b"Content-Length: 4\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: chunked"):
         with served() as service, connection(service) as connected:
@@ -124,7 +118,7 @@ def test_a_request_in_an_odd_framing_is_a_400() -> None:
 def test_a_request_that_does_not_come_ends_its_connection(
     monkeypatch: pytest.MonkeyPatch, sent: bytes, answer: bytes
 ) -> None:
-    """Nobody holds a connection by sending nothing, or half of something."""
+    """A client cannot keep a connection by sending nothing or half a request."""
     monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.5)
     with served() as service, connection(service) as connected:
         connected.sendall(sent)
@@ -132,7 +126,7 @@ def test_a_request_that_does_not_come_ends_its_connection(
 
 
 def test_a_page_of_another_site_changes_nothing() -> None:
-    """A browser says where a request is from; who is no browser says nothing."""
+    """Browsers send the origin of a request. Other clients send none and are accepted."""
     with served() as service:
         address, body = f"{service.address}/v3/admin/loglevel", b'{"level":"error"}'
         before = httpx.get(address).json()["level"]
@@ -145,7 +139,6 @@ def test_a_page_of_another_site_changes_nothing() -> None:
 
 
 def test_the_groups_of_another_cluster_are_passed_on() -> None:
-    """The page asks one server for all; a monitor that does not answer is a 502, and hides nothing else."""
     with served() as other:
         others = {"west": other.address, "gone": "http://127.0.0.1:9"}
         api = Api(empty_monitor(), lambda: NOW_MS, "a-host", CONFIG, other_clusters=others)

@@ -1,4 +1,4 @@
-"""Shards are groups of the monitor, with Burrow's verdicts."""
+"""Shards appear as groups of the monitor, with Burrow's verdicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUND_MS = 10_000
 
 
 class Consumer:
-    """A consumer whose shards are where the test says."""
+    """A consumer whose shards and progress are set by the test."""
 
     endpoint = "http://consumer:8080"
 
@@ -28,32 +28,27 @@ class Consumer:
         self.is_up = True
 
     def list_shards(self) -> list[pc.ListResponse.Shard]:
-        """Return all shards."""
         if not self.is_up:
             raise UnavailableError(self.endpoint, "it is down")
         return [pc.ListResponse.Shard(spec=spec) for spec in self.specs.values()]
 
     def progress_of(self, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, Progress]:
-        """Return the progress of those that run."""
         ids = [each.spec.id for each in shards if each.spec.id in self.read]
         return {each: Progress({"shop/orders": self.read[each]}, {}) for each in ids}
 
 
 class Heads:
-    """A feed of one write head."""
-
     groups = ()
 
     def __init__(self) -> None:
         self.head = 0
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Tell it."""
         monitor.observe_heads({"shop/orders": self.head}, now_ms)
 
 
 class Watched:
-    """A monitor of a consumer, round by round."""
+    """A monitor of a consumer that is advanced round by round."""
 
     def __init__(self, *ids: str) -> None:
         self.consumer, self.heads = Consumer(*ids), Heads()
@@ -63,7 +58,7 @@ class Watched:
         self.now_ms = START_MS
 
     def rounds(self, count: int, appended: int, **read: int) -> list[str]:
-        """Look some times, each after an append and after shards have read; return the failures."""
+        """Run rounds, each after an append and after shards have read; return the failures."""
         failures = []
         for _ in range(count):
             self.now_ms += ROUND_MS
@@ -74,13 +69,11 @@ class Watched:
         return failures
 
     def verdict(self, shard_id: str) -> tuple[Status, int | None]:
-        """Return a shard's verdict, and its lag."""
         lag = self.monitor.lag(f"shard:{shard_id}", self.now_ms)
         return lag.verdict.status, lag.lag_bytes
 
 
 def test_a_shard_that_follows_is_well() -> None:
-    """It may be behind at each look, as long as it goes on; so is one that is idle with nothing to read."""
     watched = Watched("shard-a", "shard-b")
     watched.rounds(15, 0)
     assert watched.verdict("shard-a") == (Status.OK, 0)
@@ -91,7 +84,6 @@ def test_a_shard_that_follows_is_well() -> None:
 
 
 def test_a_shard_that_stands_is_stopped() -> None:
-    """One that failed has no more steps; one that reads on, slower than what comes, is warned of."""
     watched = Watched("shard-a", "shard-b")
     watched.rounds(15, 100, a=100, b=90)
     assert watched.verdict("shard-b")[0] == Status.WARN
@@ -104,7 +96,6 @@ def test_a_shard_that_stands_is_stopped() -> None:
 
 
 def test_a_monitor_that_starts_calls_no_shard_stopped() -> None:
-    """A shard that is behind when it is first seen is well until it stands still for a window of looks."""
     watched = Watched("shard-a")
     watched.heads.head, watched.consumer.read["shard-a"] = 5000, 10
     watched.rounds(1, 0)
@@ -116,7 +107,6 @@ def test_a_monitor_that_starts_calls_no_shard_stopped() -> None:
 
 
 def test_a_consumer_that_is_down_makes_its_shards_stale() -> None:
-    """What was known stays, with the reason; a shard that is deleted is forgotten."""
     watched = Watched("shard-a", "shard-b")
     watched.rounds(3, 100, a=50, b=50)
     watched.consumer.is_up = False
@@ -132,7 +122,6 @@ def test_a_consumer_that_is_down_makes_its_shards_stale() -> None:
 
 
 def test_where_a_shard_is_in_its_journals() -> None:
-    """It begins at its least offsets; of two sources of one journal the one behind counts."""
     spec = shard_spec("shard-a", {"shop/clicks": 70, "shop/orders": 0, "shop/orders;meta": 0})
     at = {"shop/orders": 9, "shop/orders;meta": 5}
     assert reached(spec, at) == {"shop/clicks": 70, "shop/orders": 5}

@@ -1,4 +1,4 @@
-"""Open transactions of a table's query: what its files say where the commits end, and what nobody knows."""
+"""Open transactions of a table's query: what its state files say at the committed offsets."""
 
 from __future__ import annotations
 
@@ -36,29 +36,25 @@ class Watched:
         self.now_ms = NOW_MS
 
     def commit(self, **offsets: int) -> None:
-        """Commit offsets, as the query's table has them."""
         self.batch += 1
         reached = {f"shop/{short}": at for short, at in offsets.items()}
         self.monitor.observe_commits("orders", [GroupCommit(self.batch, NOW_MS, reached)], NOW_MS)
 
     def save(self, journal: str, offset: int, *begins: int) -> None:
-        """Write the states at an offset: each producer's newest message is two minutes older than now."""
+        """Write the states at an offset: each producer's newest message is two minutes old."""
         clocks = np.full(len(begins), Clock.at((NOW_MS - 120_000) * 1_000_000), np.uint64)
         producers = np.arange(len(begins)) + 1
         states = ProducerStates(producers, clocks, clocks, np.array(begins, np.int64), producers)
         self.files.save(journal, offset, 0, states)
 
     def look(self) -> list[str]:
-        """Look once; return the failures."""
         return poll_all([self.feed], self.monitor, self.now_ms)
 
     def open_at(self) -> dict[str, Any]:
-        """Return what the API has of each journal."""
         group = json.loads(self.ask("/gazette/v1/groups/orders"))["group"]
         return {each["journal"]: each["open_transactions"] for each in group["journals"]}
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of open transactions, by name and journal."""
         lines = [line for line in self.ask("/metrics").splitlines() if line.startswith("gazette_lag_open")]
         found = {}
         for line in lines:
@@ -69,19 +65,16 @@ class Watched:
         return found
 
     def ask(self, path: str) -> str:
-        """Return the answer to a request."""
         api = Api(self.monitor, lambda: self.now_ms, "a-host", {})
         return api.answer(HttpRequest("GET", path)).body.decode()
 
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Watched:
-    """A query that has committed nothing yet."""
     return Watched(tmp_path / "states")
 
 
 def test_each_journal_tells_what_is_open(watched: Watched) -> None:
-    """Count, age, begin and held bytes come from the file of the committed offset, unknown without it."""
     watched.commit(a=500, b=300, c=0)
     watched.save(A, 500, 450, 400, NO_TRANSACTION)
     assert watched.look() == []
@@ -107,7 +100,6 @@ def test_each_journal_tells_what_is_open(watched: Watched) -> None:
 
 
 def test_what_is_open_follows_the_commits(watched: Watched) -> None:
-    """A transaction is as old as the first look at it says, until the file of a later commit lacks it."""
     watched.commit(a=500, b=300)
     watched.save(A, 500, 400)
     watched.look()
@@ -135,14 +127,12 @@ def test_what_is_open_follows_the_commits(watched: Watched) -> None:
 
 
 def test_nobody_looks_without_the_option(watched: Watched) -> None:
-    """Of a group without a state location nothing is said, in JSON or metrics."""
     watched.commit(a=500)
     assert watched.open_at() == {A: None}
     assert watched.metrics() == {}
 
 
 def test_a_group_that_nobody_reports_is_a_failure(watched: Watched) -> None:
-    """A mistyped name is told with those that there are; the figures of other groups stay up to date."""
     watched.commit(a=500)
     location = "s3://key:SECRET@lake/states"
     feed = StateFeed("odrers", location, OpenTransactions(watched.files))
@@ -155,7 +145,6 @@ def test_a_group_that_nobody_reports_is_a_failure(watched: Watched) -> None:
 
 
 def test_many_files_are_read_at_a_time(watched: Watched) -> None:
-    """All journals of a look are read, however many."""
     journals = [f"shop/{at}" for at in range(50)]
     watched.monitor.observe_heads(dict.fromkeys(journals, 1000), NOW_MS)
     watched.commit(**{str(at): 100 + at for at in range(50)})

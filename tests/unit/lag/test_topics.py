@@ -1,4 +1,4 @@
-"""Journals have numbers, and keep them."""
+"""The monitor numbers journals and never changes a number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from gazette_spark.lag.monitor import Topics, prefix_of
 
 
 def test_journals_seen_together_are_numbered_by_name() -> None:
-    """Journals get numbers within the prefix they lie under; later ones come after them."""
     topics = Topics()
     topics.add(["shop/b", "shop/a", "other/x"])
     topics.add(["shop/0", "shop/b"])
@@ -18,7 +17,7 @@ def test_journals_seen_together_are_numbered_by_name() -> None:
 
 
 def test_a_journal_that_was_not_seen_gets_the_next_number() -> None:
-    """A table may name journals that are gone from the broker."""
+    """A table may name journals that no longer exist on the broker."""
     topics = Topics()
     topics.add(["shop/a"])
     assert topics.place("shop/gone") == ("shop", 1)
@@ -26,7 +25,6 @@ def test_a_journal_that_was_not_seen_gets_the_next_number() -> None:
 
 
 def test_a_topic_may_have_a_name_of_its_own() -> None:
-    """A selector's journals lie under any prefix."""
     topics = Topics()
     topics.add(["b/2", "a/1"], "app=shop")
     assert [topics.place("a/1"), topics.place("b/2")] == [("app=shop", 0), ("app=shop", 1)]
@@ -34,5 +32,4 @@ def test_a_topic_may_have_a_name_of_its_own() -> None:
 
 
 def test_a_journal_at_the_top_is_a_topic_of_its_own() -> None:
-    """A journal at the top lies under no prefix."""
     assert prefix_of("orders") == "orders"
