@@ -1,4 +1,4 @@
-"""Which batches of a query with state or other sources continue a table, and where sources were swapped."""
+"""Which batches of a query with state or with other sources continue a table, and how sources are swapped."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def batch(
     planned_ms: int | None = None,
     stateful: bool = False,
 ) -> Batch:
-    """What a query asks, planned at a time that follows from the batch unless it is given."""
+    """Return a batch; its planning time follows from its number unless given."""
     planned = 1000 + batch_id if planned_ms is None else planned_ms
     return Batch("t", "app", query, batch_id, begin, end, planned_ms=planned, stateful=stateful)
 
 
 def written(state: LedgerState, wanted: Batch, *, restart: bool = False) -> LedgerState:
-    """The state after a batch that has to be written."""
+    """Assert that the batch is written, and return the state after it."""
     decision = decided(state, wanted, restart=restart)
     assert isinstance(decision, Write), decision
     entry = parse_entry(decision.entry.to_json(), "app")
@@ -46,20 +46,18 @@ def written(state: LedgerState, wanted: Batch, *, restart: bool = False) -> Ledg
 
 
 def decided(state: LedgerState, wanted: Batch, *, restart: bool = False) -> Decision:
-    """The decision, whose entry is named after the batch and the table's version."""
+    """Return the decision, whose entry is named after the batch and the table's version."""
     attempt = f"{wanted.query_id}-{wanted.batch_id}-{state.table_version}"
     return decide(state, wanted, attempt=attempt, allowed=Allowed(restart=restart))
 
 
 def refused(state: LedgerState, wanted: Batch, *, restart: bool = False) -> Exception:
-    """The error of a batch that has to be refused."""
     decision = decided(state, wanted, restart=restart)
     assert isinstance(decision, Refusal), decision
     return decision.error
 
 
 def stateful(batch_id: int, begin: int, end: int, **changes: object) -> Batch:
-    """A batch of a query with state over one journal."""
     return batch(batch_id, (at(a=begin),), (at(a=end),), stateful=True, **changes)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
@@ -70,7 +68,7 @@ EMITTED = written(READ, stateful(2, 10, 10))
 
 
 def test_a_batch_in_which_nothing_moved_is_written_once() -> None:
-    """Its rows come from state; only the same planning of the same batch is a replay."""
+    """Its rows come from state. Only the same planning of the same batch is a replay."""
     assert decided(EMITTED, stateful(2, 10, 10)) == Skip()
     assert isinstance(decided(EMITTED, stateful(3, 10, 10)), Write)
     assert decided(READ, stateful(1, 0, 10)) == Skip()
@@ -97,7 +95,6 @@ def test_a_batch_in_which_nothing_moved_is_written_once() -> None:
     ],
 )
 def test_rows_of_state_are_continued_by_the_next_batch_only(wanted: Batch, kind: type[Exception]) -> None:
-    """The error says what the table has last and names all ways out."""
     error = refused(EMITTED, wanted)
     assert isinstance(error, kind)
     assert "the query's state: the table ends at batch 2 of query query-1" in str(error)
@@ -106,7 +103,7 @@ def test_rows_of_state_are_continued_by_the_next_batch_only(wanted: Batch, kind:
 
 
 def test_a_new_checkpoint_of_a_query_with_state_may_be_accepted() -> None:
-    """It leaves an entry at once, with which its next batches are compared; the old query is shut out."""
+    """The accepted query writes an entry immediately, so its next batches are compared with it."""
     first = batch(0, (), (at(a=10).at("pinned"),), query="query-2", stateful=True)
     state = written(EMITTED, first, restart=True)
     assert decided(state, first) == Skip()
@@ -117,14 +114,13 @@ def test_a_new_checkpoint_of_a_query_with_state_may_be_accepted() -> None:
 
 
 def test_a_fence_is_no_replay() -> None:
-    """A fence names the batch that comes next."""
+    """A fence names the next batch, so the batch itself must not count as written."""
     assert READ.entry is not None
     fence = replace(READ, entry=replace(READ.entry, batch_id=2, planned_ms=None, is_fence=True))
     assert isinstance(decided(fence, stateful(2, 10, 10)), Write)
 
 
 def two(batch_id: int, begin: Positions, end: Positions, query: str = "query-1", **changes: object) -> Batch:
-    """A batch of a query of journals and files."""
     return batch(batch_id, begin, end, query=query, **changes)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
@@ -148,21 +144,19 @@ BOTH = written(
     ],
 )
 def test_equal_texts_of_another_source_prove_nothing(wanted: Batch) -> None:
-    """A new checkpoint begins at the text that the table ends at, and has other rows."""
+    """A new checkpoint may begin at the text where the table ends and still have other rows."""
     error = refused(BOTH, wanted)
     assert isinstance(error, OverlapError)
     assert "source" in str(error)
 
 
 def test_another_source_is_continued_by_its_own_query() -> None:
-    """The batch that wrote the entry is skipped, the next one is written."""
     assert decided(BOTH, two(1, (at(a=0), None), (at(a=10), FILES))) == Skip()
     following = two(2, (at(a=10), FILES), (at(a=10), '{"logOffset":1}'))
     assert isinstance(decided(BOTH, following), Write)
 
 
 def test_a_new_checkpoint_of_another_source_may_be_accepted() -> None:
-    """Its rows come again from where the query begins; journals go on exactly."""
     first = two(0, (), (at(a=10).at("pinned"), FILES), "query-2")
     state = written(BOTH, first, restart=True)
     assert state.entry is not None
@@ -174,7 +168,6 @@ def test_a_new_checkpoint_of_another_source_may_be_accepted() -> None:
 
 
 def test_another_source_may_be_left_out_and_is_not_forgotten() -> None:
-    """A query of the journals alone goes on; a later one with the source again is refused."""
     state = written(BOTH, batch(0, (), (at(a=10, b=0).at("pinned"),), query="query-2"))
     state = written(state, batch(1, (at(a=10, b=0),), (at(a=20, b=0),), query="query-2"))
     assert state.entry is not None
@@ -184,7 +177,7 @@ def test_another_source_may_be_left_out_and_is_not_forgotten() -> None:
 
 
 def test_another_source_may_be_added_where_there_was_none() -> None:
-    """Nothing of it is in the table."""
+    """The table has no rows of the new source."""
     state = written(LedgerState(), batch(0, (), (at(a=0).at("pinned"),)))
     state = written(state, batch(1, (at(a=0),), (at(a=10),)))
     state = written(state, two(0, (), (FILES, at(a=10).at("pinned")), "query-2"))
@@ -200,7 +193,6 @@ UNION = written(
 
 
 def test_swapped_sources_continue_where_each_journal_ended() -> None:
-    """Each journal is found under the other number, and goes over to it."""
     state = written(UNION, batch(1, (at(b=20), at(a=10)), (at(b=25), at(a=10)), query="query-2"))
     assert state.entry is not None
     assert state.entry.end == (at(b=25), at(a=10))
@@ -232,12 +224,11 @@ def test_swapped_sources_continue_where_each_journal_ended() -> None:
     ],
 )
 def test_a_journal_is_known_under_any_source(wanted: Batch, kind: type[Exception]) -> None:
-    """From its first bytes it would be doubled, whatever its source's number is."""
+    """Otherwise it would be written again from its first bytes under the new source number."""
     assert isinstance(refused(UNION, wanted), kind)
 
 
 def test_a_source_in_front_moves_the_others_back() -> None:
-    """Journals that no source reads any more keep their place in the ledger."""
     first = (at(c=0).at("pinned"), at(a=10).at("pinned"))
     state = written(UNION, batch(0, (), first, query="query-2"))
     assert state.entry is not None
@@ -247,21 +238,20 @@ def test_a_source_in_front_moves_the_others_back() -> None:
 
 
 def test_a_fence_comes_before_the_checkpoint() -> None:
-    """A running writer that was overtaken hears who overtook it."""
+    """A running writer that was overtaken must learn which writer overtook it."""
     decision = decide(EMITTED, stateful(1, 0, 10), attempt="mine", seen="another")
     assert isinstance(decision, Refusal)
     assert isinstance(decision.error, FencedError)
 
 
 def test_an_entry_without_the_new_fields_has_the_old_form() -> None:
-    """The new fields are stored where they say something."""
     entry = LedgerEntry("app", 1, "q", 0, (at(a=0),), (at(a=0),), (at(a=0),), "mine", None)
     assert "planned_ms" not in entry.to_json()
     assert "stateful" not in entry.to_json()
 
 
 def test_a_batch_follows_its_own_checkpoints_planning() -> None:
-    """A copy of the checkpoint wrote a batch of that number, too; a RESTORE brought back the other one."""
+    """A copy of the checkpoint wrote a batch of that number too, and a RESTORE brought back the other one."""
     ours = replace(stateful(3, 10, 20), after_ms=1002)
     theirs = replace(stateful(3, 10, 20), after_ms=7)
     assert isinstance(decided(EMITTED, ours), Write)
@@ -269,14 +259,14 @@ def test_a_batch_follows_its_own_checkpoints_planning() -> None:
 
 
 def test_a_query_without_state_takes_over_for_good() -> None:
-    """Its first batch leaves an entry, else its second one would still be compared with the state's."""
+    """Without an entry of its first batch, the second one would still be compared with the old query."""
     first = batch(0, (), (at(a=10).at("pinned"),), query="query-2")
     state = written(EMITTED, first, restart=True)
     assert isinstance(decided(state, batch(1, (at(a=10),), (at(a=20),), query="query-2")), Write)
 
 
 def test_a_journal_is_not_forgotten_for_a_source_that_has_no_position_yet() -> None:
-    """The source comes to its number, and has a text later: the journal's end moves behind it."""
+    """The new source takes the journal's number but has no text yet, so the journal's end moves behind it."""
     state = written(LedgerState(), batch(0, (), (at(a=0).at("pinned"),)))
     state = written(state, batch(1, (at(a=0),), (at(a=10),)))
     state = written(state, batch(0, (), (None, at(b=0).at("pinned")), query="query-2"))
@@ -286,7 +276,7 @@ def test_a_journal_is_not_forgotten_for_a_source_that_has_no_position_yet() -> N
 
 
 def test_a_text_that_is_kept_has_the_same_place_in_start_and_end() -> None:
-    """It had none at the start; the journals behind it are still found where they are."""
+    """The source had no text at the start, and the journals behind it must still keep their numbers."""
     first = (FILES, at(a=0).at("pinned"), at(b=0).at("pinned"))
     state = written(LedgerState(), two(0, (), (None, *first[1:])))
     state = written(state, two(1, (None, at(a=0), at(b=0)), (FILES, at(a=5), at(b=10))))

@@ -32,7 +32,7 @@ TABLE = "dead"
 def state(
     end: int | None, attempt: str = "d1", *, letters: str | None = TABLE, dead: str | None = None
 ) -> LedgerState:
-    """A table's state whose entry ends at an offset of journal ``x/a``, without an entry if that is None."""
+    """Return the state of a table that is filled up to an offset of journal ``x/a``; None means no entry."""
     if end is None:
         return LedgerState()
     at = (JournalOffsets({"x/a": end}),)
@@ -45,19 +45,18 @@ MAIN = state(10, "m1", dead="d1")
 
 
 def batch(begin: int = 10, end: int = 30) -> Write:
-    """What was decided on the main table."""
+    """Return what was decided on the main table."""
     assert MAIN.entry is not None
     begins, ends = (JournalOffsets({"x/a": begin}),), (JournalOffsets({"x/a": end}),)
     return Write(replace(MAIN.entry, begin=begins, end=ends, attempt="m2", parent="m1", txn_version=6))
 
 
 def planned(dead: LedgerState, main: LedgerState = MAIN, write: Write | None = None) -> Fence | Divert | None:
-    """The plan for a batch."""
     return plan(dead, main, write or batch(), table=TABLE, attempt="new")
 
 
 def test_letters_are_of_the_isolation_of_their_table() -> None:
-    """Letters of committed messages are found by acknowledgements, so those of records are of no use."""
+    """Letters of committed messages are found by acknowledgements, so letters of records do not help."""
     write = batch()
     write = replace(write, entry=replace(write.entry, isolation="read_committed"))
     step = planned(state(None), state(10, "m1"), write)
@@ -85,7 +84,6 @@ def test_letters_are_of_the_isolation_of_their_table() -> None:
 def test_tables_in_step_split_a_batch(
     dead: LedgerState, main: LedgerState, begin: int, end: int, known: bool
 ) -> None:
-    """The dead letters' entry goes on from their last one, under another app id."""
     step = planned(dead, main)
     assert isinstance(step, Divert)
     assert (step.entry.app_id, step.entry.attempt, step.entry.dead_letters) == (
@@ -115,7 +113,7 @@ def test_tables_in_step_split_a_batch(
     ],
 )
 def test_a_writer_out_of_step_sets_a_fence(dead: LedgerState, main: LedgerState) -> None:
-    """The fence moves nothing in the main table and names the newest dead letters; then all is in step."""
+    """The fence does not move the main table. It names the newest dead letters, which puts both in step."""
     step = planned(dead, main)
     assert isinstance(step, Fence)
     assert main.entry is not None
@@ -127,14 +125,13 @@ def test_a_writer_out_of_step_sets_a_fence(dead: LedgerState, main: LedgerState)
 
 
 def test_a_batch_without_bytes_has_no_dead_letters() -> None:
-    """A batch without bytes leaves the dead letters as they are, and its entry names them."""
     assert planned(state(None), write=batch(10, 10)) is None
     named = with_letters(batch(10, 10).entry, TABLE, state(10, "d7"))
     assert (named.dead_letters, named.dead_attempt) == (TABLE, "d7")
 
 
 def test_a_faster_writer_is_no_reason_to_stop() -> None:
-    """Who may go on is decided on the main table; what can never land is an error."""
+    """The main table decides which writer continues. Only a batch that can never be committed is an error."""
     step = planned(state(10))
     assert isinstance(step, Divert)
     landed = replace(state(30), entry=step.entry, previous="d1", txn_version=6)
@@ -150,7 +147,6 @@ def test_a_faster_writer_is_no_reason_to_stop() -> None:
 
 
 def test_a_restore_in_the_middle_of_a_commit_is_refused() -> None:
-    """The error names both ways out, neither of which needs a new checkpoint."""
     torn = replace(state(30), previous="undone", jumps=(8,))
     about = dead_batch(batch().entry, TABLE)
     with pytest.raises(RestoredError, match=r"AS OF 7 repairs.*restore version 8.*same checkpoint"):
@@ -161,7 +157,6 @@ def test_a_restore_in_the_middle_of_a_commit_is_refused() -> None:
 
 
 def test_an_entry_that_closes_says_so() -> None:
-    """It moves nothing, names no table, and repeats nothing that its parent says of one batch."""
     known = state(10)
     assert known.entry is not None
     known = replace(known, entry=replace(known.entry, recreated={"x/a": 5}, heads={"x/a": 7}))
@@ -173,7 +168,7 @@ def test_an_entry_that_closes_says_so() -> None:
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("about", [False, True])
 def test_a_fence_keeps_that_rows_may_be_in_a_state(before: bool, about: bool) -> None:
-    """Whoever comes next is asked whether it may leave what the last batch's query held in its state."""
+    """The next query has to accept the loss of whatever the last query still had in its state."""
     known = state(10)
     assert known.entry is not None
     known = replace(known, entry=replace(known.entry, stateful=before))
@@ -191,13 +186,13 @@ def test_a_fence_keeps_that_rows_may_be_in_a_state(before: bool, about: bool) ->
     ],
 )
 def test_dead_letters_are_ahead_by_their_offsets(end: int | None, ahead: bool) -> None:
-    """Letters of bytes that the main table has not passed may be there, if their ledger goes further."""
+    """If the letters' ledger is ahead, it may cover letters of bytes that the main table lacks."""
     assert MAIN.entry is not None
     assert is_ahead(state(end, "any"), MAIN.entry) is ahead
 
 
 def test_older_queries_of_several_sources_leave_places_behind() -> None:
-    """A table that such a query has written takes the dead letters of the only source that is left."""
+    """A table written by a query of several sources accepts dead letters of the one remaining source."""
     left: Positions = ("another source's", JournalOffsets({"x/a": 3, "x/b": 7}))
     write = batch()
     entry = replace(write.entry, begin=(*write.entry.begin, *left), end=(*write.entry.end, *left))
@@ -222,7 +217,7 @@ def test_older_queries_of_several_sources_leave_places_behind() -> None:
     ],
 )
 def test_a_state_does_not_come_to_hold_letters(dead: int, stateful: bool, query: str, held: bool) -> None:
-    """A query that keeps state reads no bytes that have dead letters, unless its batch has merged them."""
+    """Such a query may read bytes that have dead letters only if its batch merged them."""
     write = batch()
     write = Write(replace(write.entry, query_id=query, stateful=stateful, planned_ms=7))
     before = state(dead)
@@ -234,13 +229,13 @@ def test_a_state_does_not_come_to_hold_letters(dead: int, stateful: bool, query:
 
 
 def closing(dead: LedgerState, main: LedgerState) -> LedgerEntry | None:
-    """The entry of a writer that leaves the dead letters."""
+    """The entry of a writer that stops using the dead letters."""
     assert main.entry is not None
     return closing_entry(dead, main.entry, batch().entry, "closing")
 
 
 def test_dead_letters_whose_entries_were_cleaned_up_are_not_left() -> None:
-    """Delta skips the entry that closes, whose number is taken, and nobody takes them for none."""
+    """Delta would silently skip the closing entry, whose number is taken, and the letters seem absent."""
     cleaned = LedgerState(table_version=9, truncated=True)
     entry = closing(cleaned, MAIN)
     assert entry is not None
@@ -250,7 +245,7 @@ def test_dead_letters_whose_entries_were_cleaned_up_are_not_left() -> None:
 
 
 def test_dead_letters_restored_to_what_was_cleaned_up_are_refused() -> None:
-    """The number of an undone entry is known, so that Delta would take the next: letters would be doubled."""
+    """The number of an undone entry is known, but Delta would take the next one and double the letters."""
     lost = LedgerState(txn_version=5, table_version=9, truncated=True)
     with pytest.raises(LedgerLostError, match="the history was cleaned up"):
         planned(lost)
@@ -259,7 +254,7 @@ def test_dead_letters_restored_to_what_was_cleaned_up_are_refused() -> None:
 
 @pytest.mark.parametrize("version", [-1, 7], ids=["no table", "a table of others"])
 def test_the_first_dead_letters_are_closed_too(version: int) -> None:
-    """A writer that is about to commit them decided on no entry: the one that closes takes its number."""
+    """A writer of the first letters decided on no entry, so the closing entry takes that number."""
     none = LedgerState(table_version=version)
     entry, step = closing(none, state(10, "m1")), planned(none, state(10, "m1"))
     assert isinstance(step, Divert)
@@ -276,13 +271,12 @@ def test_the_first_dead_letters_are_closed_too(version: int) -> None:
 
 
 def test_a_table_of_dead_letters_that_is_gone_is_not_made_again() -> None:
-    """It had an entry, which the main table names."""
+    """The main table names the entry of the missing table."""
     assert closing(LedgerState(), MAIN) is None
 
 
 @pytest.mark.parametrize("arguments", [{}, {"path": "/d", "table": "t"}], ids=["no place", "two places"])
 def test_dead_letters_have_one_place(arguments: dict[str, str]) -> None:
-    """Dead letters have either a path or a table."""
     with pytest.raises(OptionError, match="exactly one of path and table"):
         DeadLetters(**arguments)
 
@@ -293,6 +287,6 @@ def test_dead_letters_have_one_place(arguments: dict[str, str]) -> None:
     ids=["path", "catalog"],
 )
 def test_a_table_is_found_by_its_name(table: DeltaTable) -> None:
-    """The ledger keeps names only."""
+    """The ledger keeps only names."""
     found = DeltaTable.named(table.name)
     assert (found.path, found.table, found.name) == (table.path, table.table, table.name)

@@ -1,4 +1,4 @@
-"""An entry of many journals is stored as what moved, and read as if it had all positions."""
+"""An entry of many journals stores only what moved, and is read as if it had all positions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MANY = 10_000
 
 
 class Table:
-    """A history that batches are committed to."""
+    """A table's history to which a test commits batches."""
 
     def __init__(self, journals: int) -> None:
         self.ends = {f"shop/orders/part-{number:05}": 1_000_000_000_000 for number in range(journals)}
@@ -40,15 +40,14 @@ class Table:
 
     @property
     def newest_first(self) -> list[HistoryRow]:
-        """As Delta shows it."""
+        """Return the history in the order of Delta's DESCRIBE HISTORY."""
         return self.rows[::-1]
 
     def state(self) -> LedgerState:
-        """What the package finds."""
         return read_state(lambda limit: self.newest_first[:limit], "orders", table="t")
 
     def move(self, count: int, *, after_ms: int = 1000, new: int = 0) -> LedgerEntry:
-        """Write a batch in which some journals moved, and some were pinned."""
+        """Write a batch in which some journals moved and some were pinned."""
         begin = JournalOffsets(self.ends)
         for number, journal in enumerate(list(self.ends)[:count]):
             self.ends[journal] += 1000 + number
@@ -58,7 +57,7 @@ class Table:
         return self.write((begin,))
 
     def write(self, begin: Positions) -> LedgerEntry:
-        """Write a batch to the present ends, and check that it is read as it was decided."""
+        """Write a batch up to the current ends, and check that it is read back as decided."""
         end = JournalOffsets(self.ends, "" if begin else "pinned")
         wanted = Batch("t", "orders", "query-1", self.batch_id, begin, (end,), planned_ms=self.now_ms)
         known = self.state()
@@ -76,13 +75,13 @@ class Table:
 
 
 def size(row: HistoryRow) -> int:
-    """Bytes of a row's entry."""
+    """Return the size of a row's entry in bytes."""
     assert row.user_metadata is not None
     return len(row.user_metadata.encode())
 
 
 def test_an_entry_is_as_long_as_what_moved() -> None:
-    """Of 10,000 journals 50 moved: under 20 KB, where all positions take a hundred times that."""
+    """Of 10,000 journals 50 moved: the entry is below 20 KB, a hundredth of the size of all positions."""
     table = Table(MANY)
     table.move(50)
     assert size(table.rows[0]) > 1_000_000
@@ -97,7 +96,7 @@ def test_an_entry_is_as_long_as_what_moved() -> None:
 
 
 def test_all_positions_come_again_after_some_entries_and_some_time() -> None:
-    """A reader never goes far back, and a clean-up of the log never takes what newer entries need."""
+    """A reader never goes far back, and a log clean-up never removes what newer entries need."""
     table = Table(FEW_JOURNALS + 1)
     full = size(table.rows[0])
     for _ in range(MAX_DELTAS + 1):
@@ -113,7 +112,7 @@ def test_all_positions_come_again_after_some_entries_and_some_time() -> None:
 
 
 def test_an_entry_has_what_moved_of_each_source() -> None:
-    """Spark's text of another source has no parts, so it is stored whole, beside the journals that moved."""
+    """Spark's text of another source cannot be split, so it is stored whole beside the moved journals."""
     many = {f"shop/{number}": 200 for number in range(FEW_JOURNALS + 1)}
     at = ('{"logOffset":2}', JournalOffsets(many))
     parent = LedgerEntry(
@@ -131,14 +130,12 @@ def test_an_entry_has_what_moved_of_each_source() -> None:
 
 
 def test_few_journals_have_all_positions_always() -> None:
-    """Their entries are short, and can be read one by one."""
     table = Table(FEW_JOURNALS)
     table.move(1)
     assert isinstance(parse_entry(table.rows[1].user_metadata, "orders"), LedgerEntry)
 
 
 def test_an_entry_on_top_of_a_lost_one_is_lost() -> None:
-    """A truncated log whose entry with all positions is gone holds no position; more rows may show it."""
     table = Table(FEW_JOURNALS + 1)
     table.move(1)
     table.move(1)
@@ -153,7 +150,6 @@ def test_an_entry_on_top_of_a_lost_one_is_lost() -> None:
 
 
 def test_a_restored_table_goes_on_from_the_entry_it_was_restored_to() -> None:
-    """The next entry stands on that one, though others came between."""
     table = Table(FEW_JOURNALS + 1)
     first = table.move(1)
     kept = dict(table.ends)
@@ -207,7 +203,7 @@ def test_the_stored_form_is_the_golden_one() -> None:
     ids=str,
 )
 def test_a_damaged_entry_is_refused(changes: dict[str, object]) -> None:
-    """To take it for something else would lose or double rows."""
+    """Any other interpretation would lose or double rows."""
     value = json.loads((GOLDEN / "entry-2-moved.json").read_text()) | changes
     with pytest.raises(LedgerFormatError, match="a field is missing or of the wrong type"):
         parse_entry(json.dumps(value), "orders")

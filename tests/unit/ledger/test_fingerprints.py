@@ -1,4 +1,4 @@
-"""The ledger knows which journals its offsets belong to, and refuses a batch of another one."""
+"""The ledger knows which journals its offsets belong to, and refuses a batch of another journal."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ OLD, NEW = b"0123456789" * 90, b"abcdefghij" * 90
 
 
 def known(end: int, created: int = 5, content: bytes = OLD) -> Fingerprint:
-    """Return the fingerprint of an offset."""
     return Fingerprint.of(content[:end], end, created)
 
 
 def position(end: int, found: Fingerprint | None, pinned: str = "") -> tuple[JournalOffsets]:
-    """Return a query's position in the journal."""
     prints = {} if found is None else {A: found}
     return (JournalOffsets({A: end}, pinned, fingerprints=prints),)  # type: ignore[arg-type]  # Any text stands for the literal.
 
@@ -71,7 +69,6 @@ def decided(
 def test_the_same_journal_goes_on(
     recorded: Fingerprint | None, earlier: Fingerprint | None, found: Fingerprint | None
 ) -> None:
-    """The entry has the newest fingerprint, or keeps the one that it had."""
     decision = decided(recorded, earlier, found)
     assert isinstance(decision, Write)
     expected = found or recorded
@@ -98,7 +95,7 @@ def test_another_journal_is_refused(  # noqa: PLR0917 - pytest names them.
     begin: int,
     trim: bool,
 ) -> None:
-    """The first rows would be missing, whether the batch continues the table or is trimmed."""
+    """Its first rows would be missing, whether the batch continues the table or is trimmed."""
     decision = decided(recorded, earlier, found, begin, trim=trim)
     assert isinstance(decision, Refusal)
     assert isinstance(decision.error, JournalRecreatedError)
@@ -107,7 +104,7 @@ def test_another_journal_is_refused(  # noqa: PLR0917 - pytest names them.
 
 
 def test_another_journal_that_stays_behind_an_accepted_gap_is_refused() -> None:
-    """The entry would say that the gap was skipped in the journal that the table's rows were read from."""
+    """Otherwise the entry would record the gap for the journal that the table's rows came from."""
     ends = (JournalOffsets({A: 700, B: 0}),)
     entry = LedgerEntry("app", 4, "q", 3, ends, ends, ends, "n", "o", fingerprints={A: known(700)})
     begin = (JournalOffsets({A: 800, B: 0}, fingerprints={A: known(800, 8, NEW)}),)
@@ -136,7 +133,7 @@ def test_a_batch_behind_the_table_leaves_the_fingerprint_of_its_end() -> None:
 
 
 def test_a_first_batch_records_that_a_journal_was_created_again_over_its_bytes() -> None:
-    """Else the batch in which it moves would be taken for one of another journal."""
+    """Otherwise the batch in which the journal moves would seem to belong to another journal."""
     end = (JournalOffsets({A: 700}),)
     entry = LedgerEntry("app", 4, "q", 3, end, end, end, "n", "o", fingerprints={A: known(700)})
     state = LedgerState(entry, "o", 4, 9, 9)
@@ -150,7 +147,6 @@ def test_a_first_batch_records_that_a_journal_was_created_again_over_its_bytes()
 
 
 def test_an_entry_of_many_journals_stores_the_fingerprints_that_changed() -> None:
-    """And is read as if it had all of them."""
     names = [f"x/{number}" for number in range(FEW_JOURNALS + 1)]
     prints = {name: known(700) for name in names}
     end = JournalOffsets(dict.fromkeys(names, 700))
@@ -175,7 +171,7 @@ def test_an_entry_of_many_journals_stores_the_fingerprints_that_changed() -> Non
     "value", [[], {A: 5}, {A: "5"}, {A: "9:5:0123456789abcdef:1"}, {A: "0:5:01:1"}], ids=str
 )
 def test_damaged_fingerprints_are_refused(value: object) -> None:
-    """A table whose ledger cannot be read is not continued."""
+    """A table with an unreadable ledger must not be continued."""
     end = (JournalOffsets({A: 700}),)
     entry = LedgerEntry("app", 4, "q", 3, end, end, end, "n", "o")
     text = json.dumps(json.loads(entry.to_json()) | {"fingerprints": value})

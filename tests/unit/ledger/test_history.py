@@ -1,4 +1,4 @@
-"""The newest visible entry is found under other commits, RESTORE, replacement and clean-up."""
+"""The newest visible entry is found despite other commits, RESTORE, replacement and clean-up."""
 
 from __future__ import annotations
 
@@ -26,41 +26,36 @@ APP = "app"
 
 
 def ours(version: int, number: int, app_id: str = APP) -> HistoryRow:
-    """A commit of the sink whose attempt is its transaction number as text."""
+    """Return a commit of the sink whose attempt is its transaction number as text."""
     ends = (JournalOffsets({"x/a": number}),)
     entry = LedgerEntry(app_id, number, "q", number, ends, ends, ends, str(number), str(number - 1))
     return HistoryRow(version, "WRITE", {"mode": "Append"}, entry.to_json(), f"time {version}")
 
 
 def other(version: int, operation: str = "OPTIMIZE") -> HistoryRow:
-    """Someone else's commit."""
     return HistoryRow(version, operation, {}, None)
 
 
 def restore(version: int, to: int) -> HistoryRow:
-    """A RESTORE to a version."""
     return HistoryRow(version, "RESTORE", {"version": str(to), "timestamp": None})
 
 
 def repeated(version: int, number: int) -> HistoryRow:
-    """Delta's own compaction after one of our commits, in whose session it runs."""
+    """Return Delta's automatic compaction after one of our commits, in the same session."""
     return replace(ours(version, number), operation="OPTIMIZE")
 
 
 def found(*oldest_first: HistoryRow, complete: bool = True) -> LedgerState | None:
-    """Look for the state in commits, oldest first."""
     return find_state(oldest_first[::-1], APP, table="t", complete=complete)
 
 
 def summary(*oldest_first: HistoryRow) -> tuple[str | None, str | None, int]:
-    """Attempts of the two newest visible entries, and the highest number."""
     state = found(*oldest_first)
     assert state is not None
     return state.entry.attempt if state.entry else None, state.previous, state.txn_version
 
 
 def test_undone_entries_say_where_rows_began() -> None:
-    """Restored to before its first entry, the table still shows where its rows would start."""
     rows = [other(0, "WRITE"), ours(1, 5), ours(2, 6), restore(3, 0)]
     state = found(*rows)
     assert state is not None
@@ -70,12 +65,10 @@ def test_undone_entries_say_where_rows_began() -> None:
 
 
 def test_no_table_has_no_state() -> None:
-    """Nothing is recorded, and no number is used."""
     assert found() == LedgerState()
 
 
 def test_commits_of_others_are_passed_over() -> None:
-    """OPTIMIZE and another app id between the entries change nothing."""
     state = found(ours(0, 0), other(1), ours(2, 1), ours(3, 7, "another"), other(4))
     assert state is not None
     assert (state.entry and state.entry.attempt, state.previous, state.txn_version) == ("1", "0", 1)
@@ -111,7 +104,7 @@ CASES = [
 def test_what_is_undone_is_not_visible_but_its_number_counts(
     rows: list[HistoryRow], expected: tuple[str | None, str | None, int]
 ) -> None:
-    """A history has the newest visible entry's attempt, that of the one before, and the highest number."""
+    """The highest number includes undone entries, because Delta would skip a number that is used again."""
     assert summary(*rows) == expected
 
 
@@ -131,13 +124,12 @@ def test_what_is_undone_is_not_visible_but_its_number_counts(
     ],
 )
 def test_entries_whose_rows_are_visible(oldest_first: list[HistoryRow], attempts: list[str]) -> None:
-    """Newest first, without those that were undone, as far as the history goes."""
     entries = visible_entries(oldest_first[::-1], APP, table="t")
     assert [entry.attempt for _, entry in entries] == attempts
 
 
 def test_an_entry_is_of_the_commit_that_brought_its_rows() -> None:
-    """A compaction that repeats it comes later; what to restore is named by the first of the two."""
+    """A compaction repeats the entry later, so a RESTORE must use the first of the two commits."""
     rows = [ours(0, 0), ours(1, 1), repeated(2, 1)]
     state = found(*rows)
     assert state is not None
@@ -146,7 +138,6 @@ def test_an_entry_is_of_the_commit_that_brought_its_rows() -> None:
 
 
 def test_a_restore_to_a_time_is_followed_where_the_version_is_found() -> None:
-    """Who reads the table's files may find the version; the search goes on there."""
     to_a_time = HistoryRow(3, "RESTORE", {"version": None, "timestamp": "2026-11-22 10:00:00.0"})
     rows = [ours(0, 0), ours(1, 1), ours(2, 2), to_a_time][::-1]
     asked: list[int] = []
@@ -165,7 +156,7 @@ def test_a_restore_to_a_time_is_followed_where_the_version_is_found() -> None:
 
 
 def test_a_restore_to_a_time_is_refused() -> None:
-    """The log does not say which version it was; the error says how to make it say so."""
+    """The log does not record which version it was. The error says how to make it explicit."""
     row = HistoryRow(2, "RESTORE", {"version": None, "timestamp": "2026-01-01 00:00:00"})
     rows = [row, ours(1, 1), ours(0, 0)]
     message = r"^table t, app id 'app': version 2 .*2026-01-01 00:00:00.* RESTORE TABLE … TO VERSION AS OF"
@@ -179,7 +170,7 @@ def test_a_restore_to_a_time_is_refused() -> None:
 
 
 def test_the_version_of_a_damaged_entry_is_named() -> None:
-    """Its commit is the one to restore."""
+    """The user has to restore the version before that commit."""
     whole = ours(1, 1)
     cut = replace(whole, user_metadata=str(whole.user_metadata)[:-1])
     state = found(ours(0, 0))
@@ -195,7 +186,7 @@ def test_the_version_of_a_damaged_entry_is_named() -> None:
 
 @pytest.mark.parametrize("to", ["2", "3", "9" * 5000], ids=["itself", "a later one", "no version"])
 def test_a_restore_to_no_earlier_version_is_refused(to: str) -> None:
-    """Delta writes no such RESTORE. A search that followed it would not end."""
+    """Delta writes no such RESTORE, and following it would not end."""
     rows = [HistoryRow(2, "RESTORE", {"version": to}), ours(1, 1), ours(0, 0)]
     for read in (
         lambda: find_state(rows, APP, table="t", complete=True),
@@ -206,7 +197,7 @@ def test_a_restore_to_no_earlier_version_is_refused(to: str) -> None:
 
 
 def test_a_cleaned_up_history_is_told_from_a_short_one() -> None:
-    """The log of versions below 5 is gone: what was there is unknown, not absent."""
+    """Versions below 5 were cleaned up, so their content is unknown instead of absent."""
     state = found(other(5), other(6))
     assert state is not None
     assert (state.entry, state.truncated) == (None, True)
@@ -221,12 +212,11 @@ def test_a_cleaned_up_history_is_told_from_a_short_one() -> None:
     ids=["no entry", "restored before it", "replaced, and numbers from before count"],
 )
 def test_a_page_that_does_not_tell_asks_for_more(rows: list[HistoryRow]) -> None:
-    """None means older rows are needed."""
     assert found(*rows, complete=False) is None
 
 
 def test_a_replacement_ends_the_search_in_any_page() -> None:
-    """Entries from before it are those of rows that are gone, whether or not there are older commits."""
+    """Older entries belong to rows that are gone, whether or not the page has older commits."""
     state = found(ours(4, 0), other(5, "REPLACE TABLE"), ours(6, 1), complete=False)
     assert state is not None
     assert state.entry is not None
@@ -234,7 +224,7 @@ def test_a_replacement_ends_the_search_in_any_page() -> None:
 
 
 def test_history_is_read_in_growing_pages_and_no_further_than_needed() -> None:
-    """A table with 10,000 versions costs one small page where the newest commit is ours."""
+    """A table with 10,000 versions costs one small page if the newest commit is ours."""
     rows = [other(version) for version in range(10_000)]
     rows[-3], rows[-4] = ours(9_997, 1), ours(9_996, 0)
     asked: list[int] = []
@@ -252,7 +242,7 @@ def test_history_is_read_in_growing_pages_and_no_further_than_needed() -> None:
 
 
 def test_a_commits_information_is_a_line_of_the_history() -> None:
-    """Spark writes a restored version as a number; ``DESCRIBE HISTORY`` shows texts."""
+    """Spark writes a restored version as a number, while ``DESCRIBE HISTORY`` shows text."""
     info = {
         "version": 3,
         "timestamp": 1500,
@@ -280,7 +270,7 @@ ANYTHING = [None, 5, -1, True, 0.5, 1e300, 10**18, 10**30, "", "x", [], [1], {},
 )
 @pytest.mark.parametrize("value", ANYTHING, ids=lambda value: repr(value)[:20])
 def test_a_commit_of_others_may_say_anything_about_itself(field: str, value: object) -> None:
-    """Delta's protocol allows any object as commitInfo, and such a commit hides no entry before it."""
+    """Delta's protocol allows any object as commitInfo. Such a commit must not hide an entry before it."""
     row = history_row({"version": 1, field: value})
     state = found(ours(0, 0), row)
     assert state is not None

@@ -1,4 +1,4 @@
-"""A batch is written, skipped or refused by what the table holds, and by nothing else."""
+"""The table's ledger alone decides whether a batch is written, skipped or refused."""
 
 from __future__ import annotations
 
@@ -41,35 +41,30 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "ledger"
 
 
 def at(**offsets: int) -> JournalOffsets:
-    """Position in journals ``x/a``, ``x/b``, ... of one source."""
+    """Return a position in journals ``x/a``, ``x/b``, ... of one source."""
     return JournalOffsets({f"x/{name}": offset for name, offset in offsets.items()})
 
 
 def batch(batch_id: int, begin: Positions, end: Positions) -> Batch:
-    """What ``query-1`` asks."""
     return Batch("t", "app", "query-1", batch_id, begin, end)
 
 
 def entry(end: Positions, *, start: Positions | None = None, txn_version: int = 4) -> LedgerEntry:
-    """An entry named ``newest`` of a table filled up to ``end``."""
     return LedgerEntry(
         "app", txn_version, "query-1", 3, end if start is None else start, end, end, "newest", "older"
     )
 
 
 def state(end: Positions, *, start: Positions | None = None, **changes: object) -> LedgerState:
-    """What the history of a table filled up to ``end`` says."""
     known = LedgerState(entry(end, start=start), "older", 4, 10, 9, "noon")
     return replace(known, **changes)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 def decided(known: LedgerState, wanted: Batch, seen: str | None = None) -> Decision:
-    """The decision, whose entry would be named ``mine``."""
     return decide(known, wanted, attempt="mine", seen=seen)
 
 
 def refusal(known: LedgerState, wanted: Batch, seen: str | None = None) -> Exception:
-    """The error of a decision that must be a refusal."""
     decision = decided(known, wanted, seen)
     assert isinstance(decision, Refusal)
     return decision.error
@@ -93,18 +88,16 @@ ONE_JOURNAL = [
 
 @pytest.mark.parametrize(("begin", "end", "recorded", "fit"), ONE_JOURNAL)
 def test_one_journal_fits_by_its_offsets(begin: int, end: int, recorded: int | None, fit: Coverage) -> None:
-    """The table in the module's docstring holds; the table's rows begin at byte 5."""
+    """The cases are the table in the module's docstring. The table's rows begin at byte 5."""
     assert coverage_of(begin, end, recorded, 5, pinning=False) is fit
 
 
 def test_a_first_batch_is_never_covered() -> None:
-    """A query that starts behind the table is refused before it reads a record."""
     assert coverage_of(10, 10, 30, 5, pinning=True) is Coverage.OVERLAP
     assert coverage_of(30, 30, 30, 5, pinning=True) is Coverage.UNCHANGED
 
 
 def test_the_first_batch_on_a_new_table_is_its_first_entry() -> None:
-    """The first entry holds every journal's start, under transaction number 0, and has no parent."""
     first = batch(0, (), (at(a=7, b=0).at("pinned"),))
     expected = LedgerEntry(
         "app", 0, "query-1", 0, (at(a=7, b=0),), (at(a=7, b=0),), (at(a=7, b=0),), "mine", None
@@ -113,7 +106,6 @@ def test_the_first_batch_on_a_new_table_is_its_first_entry() -> None:
 
 
 def test_a_batch_that_continues_is_written_on_top() -> None:
-    """Journals it did not read keep their offsets, new ones start where they are pinned."""
     known = state((at(a=10, b=5),), start=(at(a=1, b=2),))
     decision = decided(known, batch(4, (at(a=10),), (at(a=20, c=3),)))
     assert isinstance(decision, Write)
@@ -124,7 +116,7 @@ def test_a_batch_that_continues_is_written_on_top() -> None:
 
 
 def test_numbers_undone_by_restore_are_not_used_again() -> None:
-    """Delta keeps the numbers of undone commits and would skip a lower one in silence."""
+    """Delta keeps the numbers of undone commits and would silently skip a lower one."""
     decision = decided(state((at(a=10),), txn_version=9), batch(4, (at(a=10),), (at(a=20),)))
     assert isinstance(decision, Write)
     assert decision.entry.txn_version == 10
@@ -139,13 +131,11 @@ def test_numbers_undone_by_restore_are_not_used_again() -> None:
     ],
 )
 def test_a_replay_is_skipped(begin: JournalOffsets, end: JournalOffsets) -> None:
-    """A batch that the table holds is not written again."""
     known = state((at(a=10, b=5),), start=(at(a=0, b=0),))
     assert decided(known, batch(4, (begin,), (end,))) == Skip()
 
 
 def test_a_gap_names_journal_and_offsets() -> None:
-    """The error shows where the table ends and where the batch begins."""
     error = refusal(state((at(a=10, b=5),)), batch(4, (at(a=10, b=8),), (at(a=20, b=9),)))
     assert isinstance(error, GapError)
     assert error.mismatches == (Mismatch("journal 'x/b'", 5, 8, 9, "x/b"),)
@@ -161,14 +151,13 @@ def test_a_gap_names_journal_and_offsets() -> None:
     ],
 )
 def test_a_partly_covered_batch_is_refused(begin: JournalOffsets, end: JournalOffsets) -> None:
-    """A batch of a foreign or stale checkpoint is not written, nor taken for a replay."""
     error = refusal(state((at(a=10, b=5),), start=(at(a=0, b=0),)), batch(4, (begin,), (end,)))
     assert isinstance(error, OverlapError)
     assert [mismatch.source for mismatch in error.mismatches] == ["journal 'x/a'"]
 
 
 def test_a_new_query_behind_the_table_is_refused() -> None:
-    """A lost checkpoint that starts at the earliest offsets again doubles nothing."""
+    """A query with a lost checkpoint that starts at the earliest offsets must not double rows."""
     error = refusal(state((at(a=10),), start=(at(a=0),)), batch(0, (), (at(a=0).at("pinned"),)))
     assert isinstance(error, OverlapError)
     assert "first batch of a new query checkpoint" in str(error)
@@ -176,19 +165,18 @@ def test_a_new_query_behind_the_table_is_refused() -> None:
 
 
 def test_a_new_query_that_resumes_is_accepted() -> None:
-    """A query that starts where the table ends is accepted, and nothing needs to be written."""
     assert decided(state((at(a=10),)), batch(0, (), (at(a=10).at("pinned"),))) == Skip()
 
 
 def test_a_table_without_entries_takes_first_batches_only() -> None:
-    """A table dropped and made again, or another table, is not continued in the middle."""
+    """A table that was dropped and created again must not be continued in the middle."""
     later = batch(4, (at(a=10),), (at(a=20),))
     assert isinstance(refusal(LedgerState(), later), GapError)
     assert isinstance(refusal(LedgerState(table_version=50, truncated=True), later), LedgerLostError)
 
 
 def test_a_ledger_is_not_begun_again_on_one_that_was_cut_off() -> None:
-    """The log shows an entry, but not what it stands on: a new query would double what the table has."""
+    """The log shows an entry but not the entries below it. A new query would double the table's rows."""
     first = batch(0, (), (at(a=0).at("pinned"),))
     cut_off = LedgerState(txn_version=7, table_version=50, truncated=True)
     assert isinstance(refusal(cut_off, first), LedgerLostError)
@@ -196,7 +184,7 @@ def test_a_ledger_is_not_begun_again_on_one_that_was_cut_off() -> None:
 
 
 def test_a_table_that_lost_its_entries_says_where_to_start() -> None:
-    """Where the rows of the undone entries began, or that the table is not there: latest would lose rows."""
+    """Starting at the latest offsets would lose rows, so the error says where the undone entries began."""
     later = batch(4, (at(a=10),), (at(a=20),))
     undone = LedgerState(table_version=7, txn_version=4, undone=(at(a=3), None))
     assert '"x/a":3' in str(refusal(undone, later))
@@ -206,7 +194,6 @@ def test_a_table_that_lost_its_entries_says_where_to_start() -> None:
 
 
 def test_a_running_writer_is_fenced_by_another() -> None:
-    """The error names the winner's query, batch, version and time, whatever its offsets are."""
     for end in (15, 20, 30):
         error = refusal(
             state((at(a=end),), start=(at(a=0),)), batch(9, (at(a=15),), (at(a=20),)), seen="mine"
@@ -217,7 +204,6 @@ def test_a_running_writer_is_fenced_by_another() -> None:
 
 
 def test_a_restore_under_a_running_writer_is_a_gap() -> None:
-    """The table has fewer rows than this writer put there: that is what the error says."""
     assert isinstance(refusal(state((at(a=10),)), batch(9, (at(a=15),), (at(a=20),)), seen="x"), GapError)
 
 
@@ -225,14 +211,12 @@ TRIM = Allowed(trim=True)
 
 
 def trimmed(known: LedgerState, wanted: Batch) -> Write:
-    """The decision of a writer that may trim, which must be to write."""
     decision = decide(known, wanted, attempt="mine", allowed=TRIM)
     assert isinstance(decision, Write)
     return decision
 
 
 def test_a_partly_covered_batch_is_trimmed_on_request() -> None:
-    """Per journal, rows from the recorded offset on are kept; the entry follows the one before it."""
     known = state((at(a=10, b=5, c=30, d=7),), start=(at(a=0, b=0, c=0, d=0),))
     decision = trimmed(known, batch(4, (at(a=5, b=5, c=20, d=7),), (at(a=15, b=9, c=30, d=7),)))
     assert decision.new_ranges == (
@@ -245,7 +229,6 @@ def test_a_partly_covered_batch_is_trimmed_on_request() -> None:
 
 
 def test_a_covered_journal_does_not_go_back() -> None:
-    """Another journal's news are written, and the table's end of the covered one stays."""
     decision = trimmed(
         state((at(a=10, b=5),), start=(at(a=0, b=0),)), batch(4, (at(a=2, b=5),), (at(a=4, b=9),))
     )
@@ -255,12 +238,11 @@ def test_a_covered_journal_does_not_go_back() -> None:
 
 
 def test_a_batch_that_continues_is_not_trimmed() -> None:
-    """A writer that may trim asks nothing of the rows of a batch that needs none of it."""
     assert trimmed(state((at(a=10),)), batch(4, (at(a=10),), (at(a=20),))).new_ranges == ()
 
 
 def test_a_query_that_keeps_state_is_not_trimmed() -> None:
-    """Its state would take in records that the table or its dead letters have, and emit them later."""
+    """Its state would absorb records that the table or its dead letters already have, and emit them later."""
     known = state((at(a=10),), start=(at(a=0),))
     for wanted in (batch(0, (), (at(a=0),)), batch(4, (at(a=5),), (at(a=15),))):
         stateful = replace(wanted, stateful=True, query_id="another")
@@ -278,7 +260,6 @@ def test_a_query_that_keeps_state_is_not_trimmed() -> None:
 
 
 def test_a_writer_that_trims_may_start_behind_the_table() -> None:
-    """A first batch is skipped like any that is covered, unless it starts before the table's first byte."""
     known = state((at(a=10),), start=(at(a=5),))
     behind = batch(0, (), (at(a=5).at("pinned"),))
     assert decide(known, behind, attempt="mine", allowed=TRIM) == Skip()
@@ -288,7 +269,6 @@ def test_a_writer_that_trims_may_start_behind_the_table() -> None:
 
 
 def test_gaps_in_what_is_trimmed_away_are_not_recorded_again() -> None:
-    """One that the table's end cuts is recorded from there on."""
     known = state((at(a=14),), start=(at(a=0),))
     decision = trimmed(known, batch(4, (at(a=5),), (skipping(30, (6, 8), (12, 16), (20, 22)),)))
     assert decision.entry.gaps == (SkippedGap("x/a", 14, 16), SkippedGap("x/a", 20, 22))
@@ -296,7 +276,6 @@ def test_gaps_in_what_is_trimmed_away_are_not_recorded_again() -> None:
 
 @pytest.mark.parametrize("seen", [None, "newest"], ids=["fresh", "running"])
 def test_trimming_is_no_excuse_for_a_gap_or_a_fence(seen: str | None) -> None:
-    """A gap behind the table's end is refused, and so is a running writer that was overtaken."""
     known = state((at(a=10, b=5),), start=(at(a=0, b=0),))
     ahead = decide(
         known, batch(4, (at(a=5, b=6),), (at(a=15, b=9),)), attempt="mine", seen=seen, allowed=TRIM
@@ -310,7 +289,7 @@ def test_trimming_is_no_excuse_for_a_gap_or_a_fence(seen: str | None) -> None:
 
 
 def test_rows_of_several_sources_are_not_trimmed() -> None:
-    """Joined rows are not trimmed, as nobody knows whose offset one carries; the error says how to go on."""
+    """A joined row does not show which source its offset belongs to. The error gives a remedy."""
     known = state((at(a=10), at(b=5)), start=(at(a=0), at(b=0)))
     decision = decide(known, batch(4, (at(a=5), at(b=5)), (at(a=15), at(b=9))), attempt="mine", allowed=TRIM)
     assert isinstance(decision, Refusal)
@@ -320,12 +299,10 @@ def test_rows_of_several_sources_are_not_trimmed() -> None:
 
 
 def accepting(*gaps: tuple[str, int, int]) -> Allowed:
-    """Leave to leave these out."""
     return Allowed(gaps=frozenset(SkippedGap(*gap) for gap in gaps))
 
 
 def test_an_accepted_gap_is_recorded() -> None:
-    """The entry begins where the table ended and names the gap, also beside those of the source."""
     known = state((at(a=10, b=5),))
     wanted = batch(4, (at(a=15, b=5),), (JournalOffsets({"x/a": 30, "x/b": 9}, gaps={"x/a": ((20, 22),)}),))
     decision = decide(known, wanted, attempt="mine", allowed=accepting(("x/a", 10, 15)))
@@ -337,7 +314,6 @@ def test_an_accepted_gap_is_recorded() -> None:
 
 
 def test_an_accepted_gap_is_recorded_by_the_first_batch() -> None:
-    """A new query that starts past the table moves its end, with an entry, before it reads a record."""
     first = batch(0, (), (at(a=15).at("pinned"),))
     decision = decide(state((at(a=10),)), first, attempt="mine", allowed=accepting(("x/a", 10, 15)))
     assert isinstance(decision, Write)
@@ -351,7 +327,6 @@ def test_an_accepted_gap_is_recorded_by_the_first_batch() -> None:
     ids=["too short", "too early", "too long", "other journal"],
 )
 def test_a_gap_is_accepted_to_the_byte_only(gap: tuple[str, int, int]) -> None:
-    """The refusal names the missing range as the sink takes it."""
     wanted = batch(4, (at(a=15),), (at(a=20),))
     decision = decide(state((at(a=10),)), wanted, attempt="mine", allowed=accepting(gap))
     assert isinstance(decision, Refusal)
@@ -361,7 +336,7 @@ def test_a_gap_is_accepted_to_the_byte_only(gap: tuple[str, int, int]) -> None:
 
 
 def test_a_journal_the_table_does_not_know_has_no_range_to_accept() -> None:
-    """An unknown journal's begin is for a first batch to pin, not for a range to accept."""
+    """Its begin is pinned by a first batch, so there is no range to accept."""
     error = refusal(state((at(a=10),)), batch(4, (at(a=10, z=5),), (at(a=10, z=9),)))
     assert isinstance(error, GapError)
     assert error.missing == {}
@@ -378,13 +353,12 @@ FOREIGN = [
 
 @pytest.mark.parametrize(("begin", "end", "kind"), FOREIGN)
 def test_another_source_is_compared_as_text(begin: str, end: str, kind: type) -> None:
-    """A batch in which only it moved is written; one from elsewhere is refused, for texts have no order."""
+    """Texts have no order: a batch in which only the text moved is written, one from elsewhere is refused."""
     known = state((at(a=10), '{"n":1}'))
     assert isinstance(decided(known, batch(4, (at(a=10), begin), (at(a=10), end))), kind)
 
 
 def test_another_source_may_read_in_the_first_batch() -> None:
-    """The begin of another source is unknown, and stays so in the first entry."""
     decision = decided(LedgerState(), batch(0, (), (at(a=7).at("pinned"), '{"n":1}')))
     assert isinstance(decision, Write)
     assert decision.entry.begin == (at(a=7), None)
@@ -392,7 +366,7 @@ def test_another_source_may_read_in_the_first_batch() -> None:
 
 
 def test_an_entry_without_its_parent_is_not_built_upon() -> None:
-    """A RESTORE slipped in and the writer was killed before it saw: the next one sees."""
+    """The writer was killed before it noticed a RESTORE, so the next one has to notice it."""
     broken = state((at(a=10),), previous="oldest", entry_version=12, jumps=(11,))
     for wanted in (batch(4, (at(a=10),), (at(a=20),)), batch(3, (at(a=5),), (at(a=10),))):
         error = refusal(broken, wanted)
@@ -409,25 +383,24 @@ AFTER = LedgerState(WRITTEN, "newest", 5, 11, 11, "later")
 
 
 def verified(after: LedgerState, *, conflict: bool = False) -> object:
-    """What became of the write of ``WRITTEN``."""
     return verify(BEFORE, after, WRITTEN, WANTED, conflict=conflict)
 
 
 def test_a_write_found_on_its_parent_has_landed() -> None:
-    """A write found on its parent has landed even if Delta raised a conflict: only the answer was lost."""
+    """Even if Delta raised a conflict, the entry shows that only the answer was lost."""
     assert verified(AFTER) == Committed()
     assert verified(AFTER, conflict=True) == Committed()
 
 
 def test_a_write_turned_down_is_decided_again() -> None:
-    """A write is decided again after a conflict, or a silent skip by a commit that was undone since."""
+    """This covers a conflict, and a silent skip because of a commit that was undone since."""
     assert verified(BEFORE, conflict=True) == Retry()
     assert verified(replace(BEFORE, txn_version=5)) == Retry()
     assert verified(LedgerState(txn_version=5, table_version=12, jumps=(12,))) == Retry()
 
 
 def test_a_silent_skip_without_an_entry_means_a_lost_ledger() -> None:
-    """Delta knows the number, the history does not: nothing may be guessed."""
+    """Delta knows the number but the history does not, so guessing is unsafe."""
     outcome = verified(BEFORE)
     assert isinstance(outcome, Refusal)
     assert isinstance(outcome.error, LedgerLostError)
@@ -435,7 +408,6 @@ def test_a_silent_skip_without_an_entry_means_a_lost_ledger() -> None:
 
 @pytest.mark.parametrize("winner", ["newest", "mine"], ids=["instead of ours", "on top of ours"])
 def test_a_write_overtaken_is_fenced(winner: str) -> None:
-    """Another writer's entry is the newest, beside ours or on it."""
     other = replace(WRITTEN, attempt="other", parent=winner, query_id="query-2")
     outcome = verified(LedgerState(other, winner, 6, 12, 12, "later"))
     assert isinstance(outcome, Refusal)
@@ -444,7 +416,7 @@ def test_a_write_overtaken_is_fenced(winner: str) -> None:
 
 
 def test_a_restore_between_decision_and_write_is_seen() -> None:
-    """The entry below ours is not the one decided on: the error says which RESTORE mends it."""
+    """The entry below ours differs from the one decided on. The error names the RESTORE that repairs it."""
     outcome = verified(replace(AFTER, previous="older", entry_version=12, jumps=(11,)))
     assert isinstance(outcome, Refusal)
     assert isinstance(outcome.error, RestoredError)
@@ -452,7 +424,7 @@ def test_a_restore_between_decision_and_write_is_seen() -> None:
 
 
 def test_a_parent_that_was_cleaned_up_is_no_restore() -> None:
-    """Delta may drop old log entries at any commit; a RESTORE does not hide behind that."""
+    """Delta may clean up old log entries at any commit, so a missing parent alone is not a RESTORE."""
     cleaned = replace(AFTER, previous=None, truncated=True)
     assert verified(cleaned) == Committed()
     assert isinstance(verified(replace(cleaned, jumps=(11,))), Refusal)
@@ -472,20 +444,19 @@ GOLDEN_ENTRY = LedgerEntry(
 
 
 def test_the_stored_form_is_the_golden_one() -> None:
-    """Tables outlive releases: form 1 is written and read exactly so."""
+    """Tables outlive releases, so form 1 must stay readable and be written in exactly this form."""
     text = (GOLDEN / "entry-1.json").read_text(encoding="utf-8").rstrip("\n")
     assert GOLDEN_ENTRY.to_json() == text
     assert parse_entry(text, "orders") == GOLDEN_ENTRY
 
 
 def test_an_offset_may_be_the_first_one() -> None:
-    """A journal that is created again before a row was read from it leaves none behind."""
+    """This happens if a journal is created again before the first of its rows was read."""
     entry = replace(GOLDEN_ENTRY, recreated={"shop/orders/0": 0})
     assert parse_entry(entry.to_json(), "orders") == entry
 
 
 def test_an_entry_says_what_its_batch_skipped() -> None:
-    """The golden entry has two skipped gaps of one journal."""
     text = (GOLDEN / "entry-1-gaps.json").read_text(encoding="utf-8").rstrip("\n")
     gaps = (SkippedGap("shop/orders/0", 1024, 2000), SkippedGap("shop/orders/0", 9000, 9001))
     entry = replace(GOLDEN_ENTRY, gaps=gaps)
@@ -494,7 +465,6 @@ def test_an_entry_says_what_its_batch_skipped() -> None:
 
 
 def test_an_entry_says_which_gaps_were_accepted() -> None:
-    """Beside those of the source, in a form that releases before it read, too."""
     text = (GOLDEN / "entry-1-accepted-gaps.json").read_text(encoding="utf-8").rstrip("\n")
     accepted = (SkippedGap("shop/orders/0", 1024, 2000),)
     gaps = (*accepted, SkippedGap("shop/orders/0", 9000, 9001))
@@ -504,7 +474,6 @@ def test_an_entry_says_which_gaps_were_accepted() -> None:
 
 
 def test_an_entry_says_how_much_of_its_batch_was_trimmed() -> None:
-    """Releases before it leave the number aside; it has to be one."""
     text = (GOLDEN / "entry-1-trimmed.json").read_text(encoding="utf-8").rstrip("\n")
     entry = replace(GOLDEN_ENTRY, trimmed_bytes=4096)
     assert entry.to_json() == text
@@ -514,7 +483,7 @@ def test_an_entry_says_how_much_of_its_batch_was_trimmed() -> None:
 
 
 def test_an_entry_says_that_rows_were_merged() -> None:
-    """Merged rows have a field in the entry; the rows of an entry without it were appended."""
+    """An entry without the field says that its rows were appended."""
     text = (GOLDEN / "entry-1-upsert.json").read_text(encoding="utf-8").rstrip("\n")
     entry = replace(GOLDEN_ENTRY, mode="upsert")
     assert entry.to_json() == text
@@ -522,14 +491,14 @@ def test_an_entry_says_that_rows_were_merged() -> None:
 
 
 def test_a_mode_of_a_later_release_is_refused() -> None:
-    """Rows that are to be in the table in some other way are not appended."""
+    """A later release may put rows into the table in a way that appending would break."""
     value = json.loads(GOLDEN_ENTRY.to_json()) | {"mode": "history"}
     with pytest.raises(LedgerFormatError, match="mode 'history'; use the release"):
         parse_entry(json.dumps(value), "orders")
 
 
 def test_rows_are_not_appended_to_a_table_of_one_row_per_key() -> None:
-    """A writer started without its ``upsert`` is refused, a replay's too; the other way round goes on."""
+    """A writer started without ``upsert`` is refused, even for a replay. The opposite change is accepted."""
     known = state((at(a=10),))
     assert known.entry is not None
     upserted = replace(known, entry=replace(known.entry, mode="upsert"))
@@ -546,7 +515,6 @@ def test_rows_are_not_appended_to_a_table_of_one_row_per_key() -> None:
 
 
 def test_an_entry_names_its_dead_letters() -> None:
-    """An entry names its dead letters; a name that cannot be is damage."""
     text = (GOLDEN / "entry-1-dead-letters.json").read_text(encoding="utf-8").rstrip("\n")
     entry = replace(GOLDEN_ENTRY, dead_letters="shop.orders_dead")
     assert entry.to_json() == text
@@ -556,7 +524,7 @@ def test_an_entry_names_its_dead_letters() -> None:
 
 
 def test_an_entry_names_the_newest_dead_letters() -> None:
-    """The field is new; an entry without it is one of an old release."""
+    """An entry without the field was written by an old release."""
     text = (GOLDEN / "entry-1-dead-attempt.json").read_text(encoding="utf-8").rstrip("\n")
     entry = replace(GOLDEN_ENTRY, dead_letters="shop.orders_dead", dead_attempt="d7")
     assert entry.to_json() == text
@@ -566,12 +534,10 @@ def test_an_entry_names_the_newest_dead_letters() -> None:
 
 
 def skipping(offset: int, *gaps: tuple[int, int]) -> JournalOffsets:
-    """A position in ``x/a`` whose batch skips gaps."""
     return JournalOffsets({"x/a": offset}, gaps={"x/a": gaps})
 
 
 def test_what_a_batch_skips_is_recorded_with_its_rows() -> None:
-    """The end of the batch names it; the entry's own positions do not."""
     decision = decided(state((at(a=10),)), batch(4, (at(a=10),), (skipping(30, (12, 15), (20, 30)),)))
     assert isinstance(decision, Write)
     assert decision.entry.gaps == (SkippedGap("x/a", 12, 15), SkippedGap("x/a", 20, 30))
@@ -580,7 +546,6 @@ def test_what_a_batch_skips_is_recorded_with_its_rows() -> None:
 
 
 def test_a_gap_is_recorded_once() -> None:
-    """A position that stays where it is keeps its gaps; the batch that moves another source skips nothing."""
     ends = (skipping(30, (12, 15)),)
     stays = batch(4, (*ends, "1"), (*ends, "2"))
     decision = decided(state((at(a=30), "1")), stays)
@@ -591,14 +556,13 @@ def test_a_gap_is_recorded_once() -> None:
 @pytest.mark.parametrize("gaps", [5, [["x/a", 3, 3]], [["x/a", -1, 3]], [["x/a", "1", 3]], [[1, 2]]], ids=str)
 @pytest.mark.parametrize("field", ["gaps", "accepted_gaps"])
 def test_a_damaged_gap_is_refused(field: str, gaps: object) -> None:
-    """A damaged gap is refused and not guessed."""
     value = json.loads(GOLDEN_ENTRY.to_json()) | {field: gaps}
     with pytest.raises(LedgerFormatError, match="expected a gap"):
         parse_entry(json.dumps(value), "orders")
 
 
 def test_a_future_form_fails_well() -> None:
-    """An entry of a later release is not overlooked."""
+    """An entry of a later release must not be overlooked."""
     text = (GOLDEN / "entry-from-the-future.json").read_text(encoding="utf-8")
     with pytest.raises(LedgerFormatError, match="format_version 3, but this release reads at most 2"):
         parse_entry(text, "orders")
@@ -610,13 +574,13 @@ def test_a_future_form_fails_well() -> None:
     ids=["none", "empty", "prose", "other app", "half a JSON", "list"],
 )
 def test_what_others_write_is_no_entry(text: str | None) -> None:
-    """Other writers put into a commit's metadata what they like."""
+    """Other writers may put anything into a commit's metadata."""
     assert parse_entry(text, "orders") is None
 
 
 @pytest.mark.parametrize("size", [40, 100, -1])
 def test_a_cut_entry_is_refused(size: int) -> None:
-    """It is not the text of another writer, or else an older entry would pass for the newest."""
+    """If it were treated as another writer's text, an older entry would seem to be the newest."""
     with pytest.raises(LedgerFormatError, match=r"not JSON.* restore the metadata of this commit"):
         parse_entry(GOLDEN_ENTRY.to_json()[:size], "orders")
     assert parse_entry(GOLDEN_ENTRY.to_json()[:size], "order") is None
@@ -625,7 +589,7 @@ def test_a_cut_entry_is_refused(size: int) -> None:
 
 @pytest.mark.parametrize("damage", ["attempt", "end", "txn_version"])
 def test_a_damaged_entry_is_refused(damage: str) -> None:
-    """A damaged entry is refused, or else an older one would pass for the newest."""
+    """Otherwise an older entry would seem to be the newest."""
     value = json.loads(GOLDEN_ENTRY.to_json())
     del value[damage]
     with pytest.raises(LedgerFormatError, match="missing or of the wrong type"):
@@ -635,7 +599,7 @@ def test_a_damaged_entry_is_refused(damage: str) -> None:
 @pytest.mark.parametrize("field", ["start", "begin", "end"])
 @pytest.mark.parametrize("offset", [None, 0, 2**62])
 def test_an_entry_whose_bounds_do_not_fit_together_is_refused(field: str, offset: int | None) -> None:
-    """Without its end, a journal would look new, and its rows would be written again."""
+    """Without its end, a journal would seem new and its rows would be written again."""
     value = json.loads(GOLDEN_ENTRY.to_json())
     journals = value[field][0]["journals"]
     if offset is None:
@@ -650,7 +614,6 @@ def test_an_entry_whose_bounds_do_not_fit_together_is_refused(field: str, offset
 
 
 def test_an_entry_with_a_bad_offset_is_refused() -> None:
-    """The offset's own error is in the text."""
     value = json.loads(GOLDEN_ENTRY.to_json())
     value["end"][0]["journals"]["shop/orders/0"] = -1
     with pytest.raises(LedgerFormatError, match="must be from 0 to 2"):
@@ -658,7 +621,6 @@ def test_an_entry_with_a_bad_offset_is_refused() -> None:
 
 
 def test_read_through_joins_the_sources() -> None:
-    """A journal read by two sources is done as far as the slower one is."""
     both = entry((at(a=10, b=5), "foreign", at(a=7, c=1)))
     assert both.read_through == {"x/a": 7, "x/b": 5, "x/c": 1}
 
@@ -670,7 +632,6 @@ def test_refusals_survive_pickling() -> None:
 
 
 def test_a_long_list_of_mismatches_is_cut_in_the_text_only() -> None:
-    """Ten are shown, all are in the attribute."""
     names = [f"j{number:02}" for number in range(12)]
     known = state((at(**dict.fromkeys(names, 1)),))
     wanted = batch(4, (at(**dict.fromkeys(names, 5)),), (at(**dict.fromkeys(names, 9)),))
@@ -681,7 +642,6 @@ def test_a_long_list_of_mismatches_is_cut_in_the_text_only() -> None:
 
 
 def test_the_isolation_is_stored() -> None:
-    """An entry of committed messages says so; one of another isolation is of a later release."""
     text = (GOLDEN / "entry-1-committed.json").read_text(encoding="utf-8").rstrip("\n")
     entry = replace(GOLDEN_ENTRY, isolation="read_committed")
     assert entry.to_json() == text
@@ -691,13 +651,12 @@ def test_the_isolation_is_stored() -> None:
 
 
 def committed(batch_id: int, begin: int, end: int, start: int) -> Batch:
-    """A batch of a query of committed messages that began at ``start``."""
     position = replace(at(a=end), starts={"x/a": start})
     return batch(batch_id, (at(a=begin),), (position,))
 
 
 def test_an_app_id_keeps_its_isolation() -> None:
-    """Records and committed messages are not mixed; an entry is of the kind that its batch is."""
+    """Records and committed messages must not be mixed under one app id."""
     known = state((at(a=10),), start=(at(a=5),))
     assert known.entry is not None
     other = replace(known, entry=replace(known.entry, isolation="read_committed"))
@@ -710,7 +669,7 @@ def test_an_app_id_keeps_its_isolation() -> None:
 
 
 def test_a_query_must_know_the_transactions_that_were_open() -> None:
-    """A query that began behind the table's begin would write a part of a transaction; it is refused."""
+    """A query that began after the table's begin would write only a part of such a transaction."""
     known = state((at(a=10),), start=(at(a=5),))
     assert known.entry is not None
     known = replace(known, entry=replace(known.entry, isolation="read_committed"))
@@ -721,7 +680,6 @@ def test_a_query_must_know_the_transactions_that_were_open() -> None:
 
 
 def test_an_entry_is_shown_as_a_table() -> None:
-    """Text and HTML name each journal and how far it is read, up to a limit, with markup escaped."""
     few = entry((JournalOffsets({"shop/<b>": 4096}),))
     assert str(few).splitlines()[1:] == ["shop/<b>  read through 4,096"]
     assert "<td>shop/&lt;b&gt;</td><td style='text-align:right'>4,096</td>" in few._repr_html_()

@@ -1,4 +1,4 @@
-"""A table's history, or a query checkpoint, becomes the steps of a query."""
+"""A table's history or a query checkpoint becomes the steps of a query."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from gazette_spark.offsets import JournalOffsets
 
 
 def entry(offset: int, app_id: str = "orders") -> str:
-    """Return a commit's metadata that fills ``a/b`` up to an offset."""
     at = (JournalOffsets({"a/b": offset}),)
     return LedgerEntry(app_id, offset, "query", 1, at, at, at, f"attempt-{offset}", None).to_json()
 
 
 def history(*operations: tuple[str, str | None]) -> list[HistoryRow]:
-    """Return rows of (operation, metadata or version restored), newest first, a second each."""
+    """Return rows of (operation, metadata or restored version), newest first, a second apart."""
     return [
         HistoryRow(
             version,
@@ -44,7 +43,6 @@ def steps(rows: list[HistoryRow], known: int = -1) -> list[tuple[int, int, int]]
 
 
 def test_each_entry_is_a_step() -> None:
-    """A step has the version and time of its entry's commit; other commits and writers make no step."""
     rows = history(
         ("WRITE", entry(10)), ("OPTIMIZE", None), ("WRITE", entry(99, "else")), ("WRITE", entry(30))
     )
@@ -54,7 +52,6 @@ def test_each_entry_is_a_step() -> None:
 
 
 def test_steps_say_what_they_are() -> None:
-    """A RESTORE, and the first step of another query checkpoint, or of a writer that took over."""
     at = (JournalOffsets({"a/b": 50}),)
     fence = LedgerEntry("orders", 5, "other", 1, at, at, at, "fence", None, is_fence=True).to_json()
     other = LedgerEntry("orders", 4, "other", 1, at, at, at, "x", None).to_json()
@@ -71,12 +68,10 @@ def test_steps_say_what_they_are() -> None:
 
 
 def test_an_entry_that_a_compaction_repeats_is_one_step() -> None:
-    """A repeated entry is one step, at the time of the commit that brought its rows."""
     assert steps(history(("MERGE", entry(10)), ("OPTIMIZE", entry(10)))) == [(0, 500, 10)]
 
 
 def test_a_restore_is_a_step_back() -> None:
-    """A restore steps back to where the table was at that version, even one without an entry."""
     rows = history(
         ("WRITE", entry(10)), ("OPTIMIZE", None), ("WRITE", entry(30)), ("RESTORE", "1"), ("WRITE", entry(20))
     )
@@ -84,7 +79,6 @@ def test_a_restore_is_a_step_back() -> None:
 
 
 def test_a_restore_of_a_restore_is_followed() -> None:
-    """The state of a version is what was visible there."""
     rows = history(
         ("WRITE", entry(10)), ("WRITE", entry(30)), ("RESTORE", "0"), ("RESTORE", "1"), ("RESTORE", "2")
     )
@@ -92,7 +86,6 @@ def test_a_restore_of_a_restore_is_followed() -> None:
 
 
 def test_a_restore_to_what_is_not_known_is_no_step() -> None:
-    """A restore is no step if its version was cleaned up, or it names a time."""
     rows = history(("WRITE", entry(10)), ("WRITE", entry(30)), ("RESTORE", "0"))[:-1]
     assert steps(rows) == [(1, 1500, 30)]
     assert reaches_back(rows)
@@ -103,20 +96,17 @@ def test_a_restore_to_what_is_not_known_is_no_step() -> None:
 
 
 def test_what_was_replaced_is_gone() -> None:
-    """A restore to a version after that finds nothing of before."""
     rows = history(("WRITE", entry(10)), ("CLONE", None), ("WRITE", entry(30)), ("RESTORE", "1"))
     assert steps(rows) == [(0, 500, 10), (2, 2500, 30)]
 
 
 def test_metadata_of_others_is_left_alone() -> None:
-    """Metadata of other writers makes no app id and no step, whatever it holds."""
     rows = history(("WRITE", "no json"), ("WRITE", json.dumps([1])), ("WRITE", json.dumps({"app_id": 7})))
     assert app_ids(rows) == []
     assert steps(rows) == []
 
 
 def test_a_step_has_the_heads_its_batch_saw() -> None:
-    """An entry names journals with more to read, for the query was level in others; a RESTORE saw none."""
     at = (JournalOffsets({"a/b": 10, "a/c": 5}),)
     seen = LedgerEntry("orders", 1, "query", 1, at, at, at, "x", None, planned_ms=1, heads={"a/b": 30})
     old = LedgerEntry("orders", 2, "query", 2, at, at, at, "y", "x")
@@ -128,7 +118,6 @@ def test_a_step_has_the_heads_its_batch_saw() -> None:
 
 
 def test_a_step_has_the_gaps_of_its_batch_once() -> None:
-    """A compaction that repeats the entry, and a restore to it, skip and trim nothing again."""
     at = (JournalOffsets({"a/b": 10}),)
     gaps = (SkippedGap("a/b", 0, 4), SkippedGap("a/b", 6, 8))
     text = LedgerEntry(
@@ -142,7 +131,6 @@ def test_a_step_has_the_gaps_of_its_batch_once() -> None:
 
 
 def test_a_batch_of_a_query_checkpoint_has_the_heads_its_plan_saw() -> None:
-    """A position without heads says nothing of them."""
     new = JournalOffsets({"a/b": 10, "a/c": 5}, revision=3, heads={"a/b": 30})
     step = checkpoint_commit(3, (new, JournalOffsets({"a/d": 1})), 1000)
     assert step is not None
@@ -150,12 +138,11 @@ def test_a_batch_of_a_query_checkpoint_has_the_heads_its_plan_saw() -> None:
 
 
 def test_a_batch_counts_once_it_is_committed() -> None:
-    """Spark writes its end before it runs, and its commit after."""
+    """Spark writes a batch's end before it runs, and its commit afterwards."""
     assert list(finished_batches(["0", "1", "2", "10"], ["0", "1", "10", ".10.crc"])) == [10, 1, 0]
 
 
 def test_a_batch_of_several_sources_is_as_far_as_the_last_of_them() -> None:
-    """Foreign sources have no journals."""
     ends = (JournalOffsets({"a/b": 10, "a/c": 5}), "foreign", None, JournalOffsets({"a/b": 7}))
     step = checkpoint_commit(3, ends, 1000)
     assert step is not None

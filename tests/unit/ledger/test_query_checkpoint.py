@@ -1,4 +1,4 @@
-"""Spark's files of a query checkpoint are read as they are, or refused with their path."""
+"""Spark's files of a query checkpoint are parsed strictly, and an error names the path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ OURS = '{"format_version":1,"journals":{"a/b":5},"position":"pinned"}'
 
 
 def test_each_source_has_a_line() -> None:
-    """Ours are positions, others are text as it stands, and a source without an offset is None."""
     text = f'v1\n{{"batchWatermarkMs":0}}\n{OURS}\n{{"logOffset": 3}}\n-\n17'
     pinned = JournalOffsets({"a/b": 5}, "pinned")
     assert parse_offsets(text, "p") == (pinned, '{"logOffset": 3}', None, "17")
@@ -37,7 +36,6 @@ def test_each_source_has_a_line() -> None:
     ],
 )
 def test_a_file_of_another_form_is_refused(text: str, problem: str) -> None:
-    """The error names the file and what is wrong."""
     with pytest.raises(QueryCheckpointError, match=problem) as caught:
         parse_offsets(text, "/c/offsets/3")
     assert "/c/offsets/3" in str(caught.value)
@@ -45,20 +43,19 @@ def test_a_file_of_another_form_is_refused(text: str, problem: str) -> None:
 
 @pytest.mark.parametrize("size", range(1, len(OURS)))
 def test_a_position_that_was_cut_is_no_other_sources_text(size: int) -> None:
-    """As a text, it would be recorded in the ledger, and hide the query's journals from the lag monitor."""
+    """As text it would go into the ledger and hide the query's journals from the lag monitor."""
     with pytest.raises(QueryCheckpointError, match="a Gazette position is not JSON"):
         parse_offsets(f"v1\n{{}}\n17\n{OURS[:size]}", "p")
 
 
 def test_a_first_batch_that_is_not_pinned_is_refused() -> None:
-    """A first batch is refused if its begin would be written nowhere."""
+    """Its begin would be recorded nowhere."""
     check_pinned((JournalOffsets({"a/b": 5}, "pinned"), "17", None), "p")
     with pytest.raises(QueryCheckpointError, match="source 0 did not pin"):
         check_pinned((JournalOffsets({"a/b": 5}),), "p")
 
 
 def test_the_query_id_is_in_the_metadata() -> None:
-    """Anything but an object with an id is refused."""
     assert parse_query_id('{"id":"q-1"}\n', "p") == "q-1"
     for text in ("", "{}", '{"id":3}', "nonsense"):
         with pytest.raises(QueryCheckpointError, match="expected"):
@@ -66,7 +63,6 @@ def test_the_query_id_is_in_the_metadata() -> None:
 
 
 def test_paths_of_the_files() -> None:
-    """A slash at the end of the root makes no difference."""
     assert offsets_path("/c/", 7) == offsets_path("/c", 7) == "/c/offsets/7"
     assert metadata_path("file:/c") == "file:/c/metadata"
 
@@ -83,6 +79,5 @@ def test_paths_of_the_files() -> None:
     ],
 )
 def test_what_spark_was_writing_is_known_by_its_name(name: str, unfinished: bool) -> None:
-    """Files it has written, and those of others, are not taken for it."""
     assert is_unfinished(name) is unfinished
     assert offsets_directory("s3://a/b/") == "s3://a/b/offsets"

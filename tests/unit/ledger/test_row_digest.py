@@ -1,4 +1,4 @@
-"""Rows are counted and digested so that entries can say what a batch brought."""
+"""Rows are counted and digested so that entries record what a batch brought."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ DIGEST = "00123456789abcdef" + "0" * 47
 
 
 def golden(name: str, entry: LedgerEntry) -> None:
-    """Check that an entry is stored as a file has it."""
     text = (GOLDEN / name).read_text(encoding="utf-8").rstrip("\n")
     assert entry.to_json() == text
     assert parse_entry(text, "orders") == entry
@@ -30,7 +29,6 @@ ENTRY = LedgerEntry("orders", 1024, "query", 0, POSITION, POSITION, POSITION, "a
 
 
 def test_an_audit_is_stored_with_its_entry() -> None:
-    """An audit is stored by journal, with and without a digest."""
     audit = (
         AuditedRows(None, 3),
         AuditedRows("shop/orders/0", 2, DIGEST),
@@ -41,7 +39,6 @@ def test_an_audit_is_stored_with_its_entry() -> None:
 
 
 def test_an_adopted_entry_says_so() -> None:
-    """An adopted entry says so."""
     golden("entry-1-adopted.json", replace(ENTRY, adopted=True))
 
 
@@ -51,14 +48,13 @@ def test_an_adopted_entry_says_so() -> None:
     ids=["number", "negative", "short", "no digest", "no name", "half a digest"],
 )
 def test_a_damaged_audit_is_refused(audit: object) -> None:
-    """A damaged audit is refused and not guessed."""
     value = json.loads(ENTRY.to_json()) | {"audit": audit}
     with pytest.raises(LedgerFormatError, match=r"^app id 'orders': .*expected the number and digest"):
         parse_entry(json.dumps(value), "orders")
 
 
 def test_transaction_numbers_are_tried_upwards() -> None:
-    """Numbers are tried from the next one on, in a few steps past any that a table can have."""
+    """Later attempts jump past any number that a table can have."""
     for highest in (-1, 7, 1 << 30, 1 << 60):
         numbers = list(txn_numbers(highest))
         assert numbers[0] == highest + 1
