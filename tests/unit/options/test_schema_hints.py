@@ -1,4 +1,4 @@
-"""Hints are read as Spark reads columns, and tell an inferred schema what its sample does not."""
+"""Schema hints are parsed as Spark parses columns, and override what a sample suggests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def hinted(text: str) -> str:
     ],
 )
 def test_names_of_types(text: str, kind: str) -> None:
-    """Types have the names that Spark's DDL has, in any case."""
     assert parse_hints("schemaHints", text) == (SchemaHint(("a",), kind),)
 
 
@@ -51,14 +50,13 @@ def test_names_of_types(text: str, kind: str) -> None:
     ],
 )
 def test_hints_change_what_they_name(text: str, columns: str) -> None:
-    """Columns keep their places, and new ones come last."""
     found = hinted(text)
     assert columns in found
     assert found.startswith("id:")
 
 
 def test_the_sample_is_left_alone() -> None:
-    """The columns that are kept for the next start have no hints in them."""
+    """The columns that are remembered for the next start must not include the hints."""
     before = StructType.fromJson(struct(SAMPLE)).json()
     hinted("user.since DATE, lines.element.price INT, id INT")
     assert StructType.fromJson(struct(SAMPLE)).json() == before
@@ -82,7 +80,6 @@ def test_the_sample_is_left_alone() -> None:
     ],
 )
 def test_bad_hints_are_refused(text: str, problem: str) -> None:
-    """The error shows where the text is not one of columns and types."""
     with pytest.raises(OptionError) as caught:
         parse_hints("schemaHints", text)
     assert caught.value.option == "schemaHints"
@@ -97,7 +94,7 @@ def test_bad_hints_are_refused(text: str, problem: str) -> None:
     ],
 )
 def test_a_path_into_no_struct_is_refused(text: str, problem: str) -> None:
-    """The sample may show another type than the hint expects."""
+    """The sample may suggest another type than the hint expects."""
     with pytest.raises(OptionError, match="or the type of the whole column") as caught:
         hinted(text)
     assert problem in caught.value.got

@@ -1,4 +1,4 @@
-"""The options of secured clusters fit each other and the address, and no text shows their values."""
+"""The options of secured clusters fit each other and the address, and errors hide their values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key")
 
 
 def parse(**given: str) -> Security:
-    """Parse options of reading and of writing, which mean the same."""
+    """Parse the options for reading and for writing, which must agree."""
     common = {"brokerAddress": "https://broker.test:80", "path": "events/clicks"} | given
     read = parse_options(common, environ={}).security
     assert parse_write_options(common, environ={}).security == read
@@ -31,7 +31,6 @@ def parse(**given: str) -> Security:
 
 
 def refusal(**given: str) -> str:
-    """Return the error's text, for reading and for writing."""
     found = set()
     for parser in (parse_options, parse_write_options):
         common = {"brokerAddress": "https://broker.test:80", "path": "events/clicks"} | given
@@ -43,12 +42,10 @@ def refusal(**given: str) -> str:
 
 
 def test_without_an_option_nothing_is_sent() -> None:
-    """A query of an open cluster has neither token nor certificates."""
     assert parse() == Security()
 
 
 def test_each_option_has_its_field() -> None:
-    """Options are taken as they are; keys and contents are checked for their form."""
     files = {"tls.caFile": "/ca.pem", "tls.certFile": "/c.pem", "tls.keyFile": "/c.key"}
     assert parse(**files, **{"auth.tokenFile": "/token"}) == Security(
         token_file="/token", ca_file="/ca.pem", cert_file="/c.pem", key_file="/c.key"
@@ -74,7 +71,7 @@ def test_each_option_has_its_field() -> None:
     ],
 )
 def test_options_that_do_not_fit_together(given: dict[str, str], names: str) -> None:
-    """The error names both options, and no value that is a secret."""
+    """The error names both options but no secret value."""
     text = refusal(**given)
     assert names in text
     assert KEYS not in text
@@ -82,7 +79,7 @@ def test_options_that_do_not_fit_together(given: dict[str, str], names: str) -> 
 
 
 def test_a_certificate_may_be_a_file_and_its_key_a_content() -> None:
-    """A key comes from a vault more often than its certificate."""
+    """A key comes from a vault more often than its certificate does."""
     assert parse(**{"tls.certFile": "/c.pem", "tls.keySecret": PEM}).key == PEM.encode()
 
 
@@ -99,14 +96,13 @@ def test_a_certificate_may_be_a_file_and_its_key_a_content() -> None:
     ],
 )
 def test_a_bad_value_is_not_shown(name: str, text: str) -> None:
-    """The error names the option and the form, and nothing of the value."""
     shown = refusal(**{name: text})
     assert f"'{name}'" in shown
     assert CANARY not in shown
 
 
 def test_no_text_shows_a_value() -> None:
-    """Options are logged, and partitions are shown in Spark's errors; both travel with their values."""
+    """Options are logged, and Spark's errors show partitions. Both are still pickled with their values."""
     for name, text in SECRETS.items():
         also = {"tls.cert": PEM} if name == "tls.keySecret" else {}
         found = parse(**{name: text}, **also)
@@ -116,14 +112,14 @@ def test_no_text_shows_a_value() -> None:
 
 
 def test_spark_masks_every_secret() -> None:
-    """Spark masks an option by its name; public values and paths stay readable, but for the token's."""
+    """Spark masks an option by its name. Public values and paths stay readable, except the token's path."""
     masked = {option.name for option in SECURITY_OPTIONS if REDACTED.search(option.name)}
     assert masked == {*SECRETS, "auth.tokenFile"}
 
 
 @pytest.mark.parametrize("option", SECURITY_OPTIONS, ids=lambda option: option.name)
 def test_a_store_needs_no_broker(option: Any) -> None:
-    """Without brokers there is nobody to show a token or a certificate to."""
+    """A store has no broker that could check a token or a certificate."""
     name = option.name
     text = {**dict.fromkeys(("tls.ca", "tls.cert"), PEM), **SECRETS}.get(name, "/file")
     stored = {"fragmentStore": "file:///store", "path": "a/journal", "framing": "lines", name: text}

@@ -17,7 +17,7 @@ ADDRESS = "http://broker.test:8080"
 
 
 def parse(use: Use | None = None, environ: dict[str, str] | None = None, /, **given: str) -> SourceOptions:
-    """Parse options as Spark hands them over: names in lower case; a broker and a journal if not given."""
+    """Parse options as Spark passes them: lower-case names. A broker and a journal are added if missing."""
     texts = {name.lower(): text for name, text in given.items()}
     texts.setdefault("brokeraddress", ADDRESS)
     if not texts.keys() & {"journals", "journalspattern", "selector", "path"}:
@@ -26,7 +26,6 @@ def parse(use: Use | None = None, environ: dict[str, str] | None = None, /, **gi
 
 
 def refusal(use: Use | None = None, /, **given: str) -> OptionError:
-    """Return the error that the options are refused with."""
     with pytest.raises(OptionError) as caught:
         parse(use, **given)
     return caught.value
@@ -34,13 +33,12 @@ def refusal(use: Use | None = None, /, **given: str) -> OptionError:
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_every_option_is_described(option: Any) -> None:
-    """The table of the documentation is made from the rows."""
+    """The options table of the documentation is generated from these descriptions."""
     assert option.description.endswith(".")
     assert len(option.description) > 20
 
 
 def test_defaults() -> None:
-    """A query that names a journal and nothing else gets these defaults."""
     options = parse("stream")
     assert options.selection.names == ("events/clicks",)
     assert (options.format, options.mode, options.framing) == (None, "PERMISSIVE", None)
@@ -51,7 +49,7 @@ def test_defaults() -> None:
 
 @pytest.mark.parametrize(("use", "start"), [("stream", LATEST), ("batch", EARLIEST)])
 def test_a_stream_starts_at_the_latest_and_a_batch_at_the_earliest(use: Use, start: int) -> None:
-    """Streams start at the latest and batches at the earliest offset, as in Spark's Kafka source."""
+    """As in Spark's Kafka source."""
     assert parse(use).starting_offsets == OffsetChoice(start)
 
 
@@ -117,7 +115,7 @@ REFUSED_TEXTS: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("format",), "raw or json or csv or protobuf", ("whatever", "")),
     (("mode",), "PERMISSIVE or DROPMALFORMED or FAILFAST", ("whatever", "")),
     (("isolationLevel",), "read_uncommitted or read_committed", ("serializable",)),
-    # The root directory itself would open every file to a store's name.
+    # With the root directory, a store's name could reach every file.
     (("fragmentRoot",), "an absolute path of a directory", ("", "/", "relative/path", "/a/../b", "/a\0")),
 ]
 """Options of one rule, what their error expects, and texts that break the rule."""
@@ -133,7 +131,6 @@ REFUSED_TEXTS: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     ],
 )
 def test_a_bad_text_is_refused(option: str, expected: str, text: str) -> None:
-    """The error names the option and the form of a good text, and is of bounded length."""
     error = refusal(**{option: text})
     assert (error.option, expected in error.expected) == (option, True)
     assert len(str(error)) < 400
@@ -178,7 +175,7 @@ CONTRADICTIONS: list[tuple[Use | None, dict[str, str], str, str]] = [
     # A stream has no end.
     ("stream", {"endingOffsets": "latest"}, "endingOffsets", "in a batch query only"),
     ("stream", {"endingTimestamp": "1"}, "endingTimestamp", "in a batch query only"),
-    # A start or an end is given once. Kafka's source lets one win.
+    # A start or an end may be given only once. Kafka's source silently prefers one option.
     (
         "batch",
         {"startingTimestamp": "1", "startingOffsets": "earliest"},
@@ -209,7 +206,7 @@ CONTRADICTIONS: list[tuple[Use | None, dict[str, str], str, str]] = [
         "startingOffsetsByTimestampStrategy",
         "error or latest",
     ),
-    # A delay of nothing, a minimum that no batch may reach, and a count of what has no records.
+    # A delay without a minimum, a minimum above the maximum, and a record limit without records.
     ("stream", {"maxTriggerDelay": "5m"}, "maxTriggerDelay", "with minBytesPerTrigger only"),
     (
         "stream",
@@ -223,7 +220,7 @@ CONTRADICTIONS: list[tuple[Use | None, dict[str, str], str, str]] = [
         "maxRecordsPerTrigger",
         "maxBytesPerTrigger",
     ),
-    # Options of one format or of inference, which others would ignore in silence.
+    # Options of one format or of inference, which others would silently ignore.
     (None, {"framing": "none", "format": "json"}, "framing", "lines, which format json reads"),
     (None, {"format": "protobuf"}, "descriptorFile", "both descriptorFile and messageName"),
     (None, {"messageName": "a.B"}, "descriptorFile", "both descriptorFile and messageName"),
@@ -262,20 +259,18 @@ CONTRADICTIONS: list[tuple[Use | None, dict[str, str], str, str]] = [
 def test_options_that_do_not_go_together_are_refused(
     use: Use | None, given: dict[str, str], option: str, expected: str
 ) -> None:
-    """The error names one of them and says what would do."""
     error = refusal(use, **given)
     assert (error.option, expected in error.expected) == (option, True)
 
 
 def test_options_that_go_together_are_accepted() -> None:
-    """What the refused ones would need."""
     assert parse(framing="none", format="raw").framing == "none"
     assert parse(inferSchema="true", schemaHints="id BIGINT", inferredSchemaLocation="/data").infer_schema
     assert parse(format="json", header="false").format == "json"
 
 
 def test_spark_own_options_are_left_alone() -> None:
-    """Options that Spark adds for a catalog table, or users set for Spark, are not unknown."""
+    """Spark adds options for a catalog table, and users set some for Spark."""
     given = {"checkpointLocation": "/tmp/x", "owner": "root", "provider": "gazette", "option.x": "1"}
     assert parse(**given) == parse()
 
@@ -289,29 +284,27 @@ def test_spark_own_options_are_left_alone() -> None:
     ],
 )
 def test_a_misspelt_option_is_answered_with_the_right_one(name: str, hint: str) -> None:
-    """The text names the nearest option, and no other."""
     assert str(refusal(**{name: "x"})) == f"option '{name}': got an unknown option; expected {hint}"
 
 
 def test_an_unknown_option_lists_the_valid_ones() -> None:
-    """An option of another source is like none of this one's, so all are named."""
+    """An option of another source resembles none of ours, so the error lists all."""
     text = str(refusal(subscribe="x"))
     assert all(option.name in text for option in OPTIONS)
 
 
 def test_no_selection_is_refused() -> None:
-    """Options without a selection are refused by an error that lists the ways to give one."""
     with pytest.raises(OptionError, match=r"got nothing; expected exactly one of .*load\('a/prefix/'\)"):
         parse_options({"brokerAddress": ADDRESS}, environ={})
 
 
 def test_several_paths_are_refused() -> None:
-    """load() with a list reaches the source as one JSON text."""
+    """load() passes a list to the source as one JSON text."""
     assert "option 'journals'" in str(refusal(paths='["events/a","events/b"]'))
 
 
 def test_a_prefix_is_a_selector() -> None:
-    """A prefix is a selector, so journals made later under it are found."""
+    """Journals that are created later under the prefix are found too."""
     assert parse(path="events/").selection.selector == "prefix=events/"
     assert parse(path="events/").selection.names == ()
 
@@ -330,13 +323,12 @@ def test_a_prefix_is_a_selector() -> None:
     ],
 )
 def test_a_pattern_lists_the_directory_that_it_names(pattern: str, selector: str) -> None:
-    """Brokers list one directory where every match lies in it, and everything else where that is not sure."""
+    """Brokers list one directory if every match must lie in it, and otherwise all journals."""
     selection = parse(journalsPattern=pattern).selection
     assert (selection.selector, str(selection)) == (selector, pattern)
 
 
 def test_a_pattern_matches_whole_names() -> None:
-    """A name that has a match in it is another journal."""
     selection = parse(journalsPattern="events/[a-z]+").selection
     assert selection.matches("events/clicks")
     assert not selection.matches("events/clicks/2")
@@ -354,7 +346,6 @@ def test_a_pattern_matches_whole_names() -> None:
     ],
 )
 def test_a_pattern_that_cannot_be_used_is_refused(text: str, problem: str) -> None:
-    """The error shows the text, the reason and an example."""
     error = refusal(journalsPattern=text)
     assert error.option == "journalsPattern"
     assert problem in error.got
@@ -362,7 +353,6 @@ def test_a_pattern_that_cannot_be_used_is_refused(text: str, problem: str) -> No
 
 
 def test_names_keep_their_order() -> None:
-    """Blanks around commas are no part of a name."""
     assert parse(journals="events/b, events/a").selection.names == ("events/b", "events/a")
 
 
@@ -390,14 +380,13 @@ def test_names_keep_their_order() -> None:
     ],
 )
 def test_a_bad_name_is_shown_with_its_place(text: str, problem: str) -> None:
-    """The error shows a bad name and its place, or the place alone if the name cannot be seen."""
     error = refusal(journals=text)
     assert error.option == "journals"
     assert problem in error.got
 
 
 def test_a_selector_is_kept_in_its_canonical_form() -> None:
-    """Two spellings of one selector are one selection."""
+    """Two spellings of one selector must compare as equal."""
     assert parse(selector="app=a, region in (eu)").selection == parse(selector="app==a,region=eu").selection
 
 
@@ -410,7 +399,7 @@ def test_a_password_in_an_address_is_not_shown(text: str) -> None:
 
 
 def test_the_address_comes_from_the_environment_if_not_given() -> None:
-    """The address comes from the environment, as for Gazette's own tools."""
+    """Gazette's own tools use the same variable."""
     found = parse_options({"path": "events/a"}, environ={"BROKER_ADDRESS": "http://other.test:1"})
     assert found.broker_address == "http://other.test:1"
     with pytest.raises(OptionError, match="BROKER_ADDRESS in the environment"):
@@ -434,12 +423,10 @@ def test_the_address_comes_from_the_environment_if_not_given() -> None:
     ],
 )
 def test_starting_offsets(text: str, choice: OffsetChoice) -> None:
-    """Words, offsets by journal, or a whole position; journals not named start at earliest."""
     assert parse("stream", startingOffsets=text).starting_offsets == choice
 
 
 def test_resume_offsets() -> None:
-    """Offsets of a table, by journal; not a word, and neither of the marks for the two ends."""
     choice = parse("stream", resumeOffsets='{"events/a":5}').resume_offsets
     assert choice is not None
     assert choice.named == {"events/a": 5}
@@ -450,7 +437,7 @@ def test_resume_offsets() -> None:
 
 
 def test_a_query_starts_or_ends_by_time() -> None:
-    """Times are milliseconds, as in Spark's Kafka source; a stream may start at one too."""
+    """Times are in milliseconds, as in Spark's Kafka source."""
     options = parse("batch", startingTimestamp="0", endingTimestamp="1700000000000")
     assert (options.starting_timestamp, options.ending_timestamp) == (0, 1_700_000_000_000)
     assert options.starting_offsets_by_timestamp_strategy == "error"
@@ -460,7 +447,6 @@ def test_a_query_starts_or_ends_by_time() -> None:
 
 
 def test_a_query_starts_by_time_in_each_journal() -> None:
-    """Journals not named start at startingTimestamp; without it at the earliest, a stream too."""
     text = '{"events/a":5,"events/b":0}'
     options = parse("stream", startingOffsetsByTimestamp=text)
     assert [options.timestamp_of(f"events/{name}") for name in "abc"] == [5, 0, None]
@@ -488,7 +474,6 @@ def test_a_query_starts_by_time_in_each_journal() -> None:
     ],
 )
 def test_bad_times_by_journal_are_refused(text: str, problem: str) -> None:
-    """The error names the journal and its time, and shows the form."""
     error = refusal("batch", startingOffsetsByTimestamp=text)
     assert error.option == "startingOffsetsByTimestamp"
     assert problem in error.got
@@ -499,7 +484,7 @@ def test_bad_times_by_journal_are_refused(text: str, problem: str) -> None:
     [("1", 0.001), ("250ms", 0.25), ("90s", 90), ("15m", 900), ("2MIN", 120), ("1h", 3600), ("7d", 604800)],
 )
 def test_a_delay_takes_units(text: str, seconds: float) -> None:
-    """Spark's own; without one, milliseconds, as in Spark's Kafka source."""
+    """The units are Spark's. A number without a unit is in milliseconds, as in Spark's Kafka source."""
     options = parse("stream", minBytesPerTrigger="1", maxTriggerDelay=text)
     assert options.max_trigger_delay.total_seconds() == seconds
     assert parse("stream", minBytesPerTrigger="1").max_trigger_delay.total_seconds() == 900
@@ -510,12 +495,12 @@ def test_a_delay_takes_units(text: str, seconds: float) -> None:
     [("1", 1), ("10b", 10), ("2k", 2048), ("2KB", 2048), ("10mb", 10 << 20), ("3G", 3 << 30)],
 )
 def test_sizes_take_units(text: str, size: int) -> None:
-    """Spark's own, powers of 1024."""
+    """The units are Spark's: powers of 1024."""
     assert parse("stream", maxBytesPerTrigger=text).max_bytes_per_trigger == size
 
 
 def test_a_limit_on_records_that_arrow_cannot_count_is_refused() -> None:
-    """Arrow counts the bytes of a block in 32 bits; a block has up to two records of that length."""
+    """Arrow offsets within a block have 32 bits, and a block has up to two records of that length."""
     for text in ("536870913", "513m", "1g", "2147483647"):
         error = refusal(maxRecordBytes=text)
         assert (error.option, error.expected) == (
@@ -527,21 +512,21 @@ def test_a_limit_on_records_that_arrow_cannot_count_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["", "to\nken", "to\rken", "tökén", "to ken"])
 def test_a_bad_token_is_refused_without_being_shown(text: str) -> None:
-    """A line break would add a header of its own."""
+    """A line break in a token would inject another header."""
     error = refusal(**{"auth.token": text})
     assert error.option == "auth.token"
     assert not text or text not in str(error)
 
 
 def test_a_token_is_not_in_the_repr() -> None:
-    """Options are logged; tokens are not."""
+    """Options are logged, but tokens must not be."""
     options = parse(**{"auth.token": "s3cret-token"})
     assert options.security.token == "s3cret-token"
     assert "s3cret" not in repr(options)
 
 
 def test_parsed_options_survive_pickling() -> None:
-    """Parsed options survive pickling, because they travel with the reader."""
+    """The options are pickled with the reader."""
     options = parse("batch", selector="app=a", startingOffsets='{"events/a":1}')
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -550,14 +535,12 @@ STORE = {"fragmentStore": "file:///var/store", "framing": "lines", "path": "even
 
 
 def refused_store(use: Use = "batch", **options: str) -> OptionError:
-    """Return the error of a query on a store."""
     with pytest.raises(OptionError) as caught:
         parse_options(STORE | options, use, environ={})
     return caught.value
 
 
 def test_a_store_takes_the_place_of_brokers() -> None:
-    """A store wins over the environment's broker; its URL is kept, but for a directory's last slash."""
     found = parse_options(STORE, "batch", environ={"BROKER_ADDRESS": "http://other.test:1"})
     assert (found.fragment_store, found.broker_address) == ("file:///var/store", "")
     assert found.origin == "file:///var/store"
@@ -594,7 +577,6 @@ def test_a_store_takes_the_place_of_brokers() -> None:
     ],
 )
 def test_a_bad_store_is_refused(url: str) -> None:
-    """Credentials in it, too, and they are not shown."""
     error = refused_store(fragmentStore=url)
     assert error.option == "fragmentStore"
     assert "s3cret" not in str(error)
@@ -615,20 +597,18 @@ def test_a_bad_store_is_refused(url: str) -> None:
     ],
 )
 def test_what_a_store_cannot_do(options: dict[str, str], problem: str) -> None:
-    """Is said when the query is made."""
     given = {name: text for name, text in (STORE | options).items() if text}
     with pytest.raises(OptionError, match=problem):
         parse_options(given, "batch", environ={})
 
 
 def test_a_store_is_for_batches() -> None:
-    """A stream needs a broker; and the depth of a store's directories is nothing without one."""
+    """A stream needs a broker. The depth of directories is meaningless without a store."""
     assert "batch query only" in str(refused_store("stream"))
     assert refusal(fragmentPostfixLevels="1").expected == "to be used with fragmentStore only"
 
 
 def test_committed_messages() -> None:
-    """A batch needs the isolation level alone; a stream keeps states."""
     assert not parse().reads_committed
     batch = parse("batch", **COMMITTED)
     assert batch.reads_committed

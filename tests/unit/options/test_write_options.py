@@ -1,4 +1,4 @@
-"""Options of writing are checked as those of reading are, and neither is taken for the other."""
+"""Options of writing are checked like those of reading, and the two are not confused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ ADDRESS = {"brokerAddress": "http://broker.test:80"}
 
 
 def test_defaults_are_those_of_the_table() -> None:
-    """The defaults are those of the table; rows name their journals if there is no target."""
     options = parse_write_options(ADDRESS, environ={})
     assert (options.target, options.mapping, options.framing) == (None, None, None)
     assert (options.max_record_bytes, options.request_timeout_ms) == (16 << 20, 60_000)
@@ -38,7 +37,6 @@ def test_defaults_are_those_of_the_table() -> None:
     ],
 )
 def test_a_target_is_said_in_one_of_several_ways(given: dict[str, str], target: JournalSelection) -> None:
-    """A journal, or journals that share the rows."""
     assert parse_write_options(ADDRESS | given, environ={}).target == target
 
 
@@ -65,7 +63,6 @@ def test_a_target_is_said_in_one_of_several_ways(given: dict[str, str], target: 
     ],
 )
 def test_wrong_options_are_refused(given: dict[str, str], problem: str) -> None:
-    """The error shows the value and what is expected."""
     with pytest.raises(OptionError) as caught:
         parse_write_options(ADDRESS | given, environ={})
     assert problem in str(caught.value)
@@ -76,7 +73,6 @@ def test_wrong_options_are_refused(given: dict[str, str], problem: str) -> None:
 def test_a_write_is_accepted_where_its_purpose_is_not_known(
     given: dict[str, str], purpose: Purpose | None
 ) -> None:
-    """Options are accepted whether or not they could be those of a read."""
     assert checked_address(ADDRESS | given, purpose, environ={}) == "http://broker.test:80"
 
 
@@ -95,14 +91,12 @@ def test_a_write_is_accepted_where_its_purpose_is_not_known(
 def test_a_wrong_option_is_refused_for_its_purpose(
     given: dict[str, str], purpose: Purpose | None, problem: str
 ) -> None:
-    """The error speaks of what the options seem to be for."""
     with pytest.raises(OptionError) as caught:
         checked_address(ADDRESS | given, purpose, environ={})
     assert problem in str(caught.value)
 
 
 def test_the_broker_may_come_from_the_environment() -> None:
-    """The environment gives the broker, as for reading; the token is not shown."""
     options = parse_write_options({"auth.token": "s3cret"}, environ={"BROKER_ADDRESS": "http://env.test:1"})
     assert options.broker_address == "http://env.test:1"
     assert "s3cret" not in repr(options)
@@ -111,12 +105,12 @@ def test_the_broker_may_come_from_the_environment() -> None:
 
 
 def test_names_that_spark_adds_are_no_options() -> None:
-    """Spark passes the name of a query to its sink."""
+    """Spark passes the query's name to its sink as an option."""
     parse_write_options(ADDRESS | {"queryName": "orders", "checkpointLocation": "/checkpoint"}, environ={})
 
 
 def test_names_are_unique_whatever_their_case() -> None:
-    """Spark hands them over in lower case."""
+    """Spark passes option names in lower case."""
     names = [option.name.lower() for option in WRITE_OPTIONS]
     assert len(set(names)) == len(names)
 
@@ -132,7 +126,7 @@ def test_names_are_unique_whatever_their_case() -> None:
 def test_sparks_process_says_what_a_data_source_is_for(
     monkeypatch: pytest.MonkeyPatch, modules: Sequence[str], purpose: str | None
 ) -> None:
-    """The module that Spark's process runs tells the use, if it is one of those known."""
+    """The module that Spark's process runs shows whether the data source reads or writes."""
     for module in PURPOSES:
         monkeypatch.delitem(sys.modules, module, raising=False)
     for module in modules:
