@@ -1,4 +1,4 @@
-"""Tasks enter the cluster without the driver's files, by what those held when the batch was planned."""
+"""Tasks use the contents that the driver's credential files had when the batch was planned."""
 
 from __future__ import annotations
 
@@ -20,19 +20,16 @@ CANARY = "canary-5f2c91"
 
 
 def security(**given: str) -> Security:
-    """Return what options say."""
     common = {"brokerAddress": "https://broker.test:80", "path": "events/clicks"}
     return parse_options(common | given, environ={}).security
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Certificates:
-    """An authority and a client's certificate."""
     return Certificates(tmp_path / "certificates")
 
 
 def test_a_task_needs_no_file(made: Certificates, tmp_path: Path) -> None:
-    """What travels has the contents, makes the same client, and names no file but the token's."""
     token = tmp_path / "token"
     token.write_text(f"{CANARY}\n")
     given = security(**made.file_options(), **{"auth.tokenFile": str(token)})
@@ -52,20 +49,17 @@ def test_a_task_needs_no_file(made: Certificates, tmp_path: Path) -> None:
 
 
 def test_what_is_given_travels_as_it_is(made: Certificates) -> None:
-    """Contents and keys need no file, neither here nor there."""
     given = security(**made.content_options(), **{"auth.keysSecret": "c2VjcmV0"})
     assert security_for_tasks(given) == given
     assert access(given)["auth_keys"] == KeySet((b"secret",))
 
 
 def test_an_open_cluster() -> None:
-    """A query without any of it asks for nothing."""
     assert security_for_tasks(Security()) == Security()
     assert access(Security()) == {"token": None, "token_file": None, "auth_keys": None, "tls": None}
 
 
 def test_each_batch_gets_what_the_files_hold_then(made: Certificates, tmp_path: Path) -> None:
-    """A new token and a new certificate are in the next batch's tasks."""
     token = tmp_path / "token"
     token.write_text("first")
     carrier = TaskCredentials(security(**made.file_options(), **{"auth.tokenFile": str(token)}))
@@ -80,7 +74,7 @@ def test_each_batch_gets_what_the_files_hold_then(made: Certificates, tmp_path: 
 def test_files_in_the_middle_of_a_change(
     made: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A certificate whose key is still the old one, or an empty token file: the last batch's count."""
+    """If a key does not match its new certificate, or a token file is empty, the last values stay in use."""
     token = tmp_path / "token"
     token.write_text("first")
     carrier = TaskCredentials(security(**made.file_options(), **{"auth.tokenFile": str(token)}))
@@ -98,7 +92,6 @@ def test_files_in_the_middle_of_a_change(
 
 
 def test_files_that_were_never_there(made: Certificates, tmp_path: Path) -> None:
-    """The first batch fails with the option and the file."""
     with pytest.raises(OptionError, match=r"auth\.tokenFile.*nowhere"):
         TaskCredentials(security(**{"auth.tokenFile": str(tmp_path / "nowhere")})).snapshot()
     made.client.key.unlink()

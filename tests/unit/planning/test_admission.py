@@ -55,7 +55,6 @@ ADMITTED: dict[str, tuple[dict[str, Backlog], int | None, dict[str, int]]] = {
 
 @pytest.mark.parametrize(("backlogs", "max_bytes", "ends"), ADMITTED.values(), ids=ADMITTED.keys())
 def test_a_limit_is_shared(backlogs: dict[str, Backlog], max_bytes: int | None, ends: dict[str, int]) -> None:
-    """Every journal with a backlog moves, and no limit is exceeded by more than that takes."""
     assert admit(backlogs, max_bytes) == ends
 
 
@@ -63,7 +62,6 @@ def test_a_limit_is_shared(backlogs: dict[str, Backlog], max_bytes: int | None, 
     ("begin", "head"), [pytest.param(5, 4, id="head_before_begin"), pytest.param(-1, 4, id="negative")]
 )
 def test_an_impossible_backlog_is_refused(begin: int, head: int) -> None:
-    """A head below the position is an error to be raised before admission."""
     with pytest.raises(ValueError, match="0 <= begin <= head"):
         Backlog(begin, head)
 
@@ -80,12 +78,10 @@ def test_an_impossible_backlog_is_refused(begin: int, head: int) -> None:
     ],
 )
 def test_fragments_of_a_backlog(spans: list[tuple[int, int]], ends: list[int]) -> None:
-    """The fewest that hold it."""
     assert fragment_ends(spans, Backlog(6, 25)) == ends
 
 
 def test_a_batch_ends_with_a_fragment_in_each_journal() -> None:
-    """Shared like bytes: in proportion, and at least one each."""
     ends = {"big": [10, 20, 30, 40, 50, 60, 70, 80, 90], "small": [7, 8, 9]}
     assert admit_fragments(ends, 4) == {"big": 30, "small": 7}
     assert admit_fragments(ends, 1) == {"big": 10, "small": 7}
@@ -101,5 +97,4 @@ def test_a_batch_ends_with_a_fragment_in_each_journal() -> None:
     ],
 )
 def test_when_a_batch_is_due(backlog: int, waited_s: float, due: bool) -> None:
-    """Bytes or time, whichever comes first, but never for nothing."""
     assert is_due(backlog, waited_s, ReadLimits(min_bytes=100, max_delay_s=60)) == due

@@ -1,4 +1,4 @@
-"""The end of a batch lies on a record boundary, reads little, and never stops a query for good."""
+"""A batch ends on a record boundary, reads little to find it, and never stops a query for good."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ LONG = 1 << 20
 
 
 def test_a_half_written_record_is_left_out() -> None:
-    """The batch ends at the last record end before the write head."""
     journal = FakeJournal(b"aa\nbb\ncc", base=10)
     assert record_end(window_reader(journal, NAME), 10, 18, LONG) == 16
     assert record_end(window_reader(journal, NAME), 16, 18, LONG) == 16
@@ -27,7 +26,6 @@ def test_a_half_written_record_is_left_out() -> None:
 
 
 def test_only_a_tail_is_read_and_no_byte_twice() -> None:
-    """Windows double backward from the end until a boundary is seen."""
     journal = FakeJournal(b"a\n" * 200_000 + b"x" * 150_000)
     assert record_end(window_reader(journal, NAME), 0, 550_000, LONG) == 400_000
     first = FIRST_WINDOW_BYTES
@@ -38,7 +36,6 @@ def test_only_a_tail_is_read_and_no_byte_twice() -> None:
 
 
 def test_a_limit_below_a_record_lets_one_record_go() -> None:
-    """A soft limit inside the first record moves to that record's end, if it has one."""
     read = window_reader(FakeJournal(b"a" * 99 + b"\nbb\ncc"), NAME)
     assert limited_end(read, 0, 10, 105, LONG) == 100
     assert limited_end(read, 0, 102, 105, LONG) == 100
@@ -49,7 +46,6 @@ def test_a_limit_below_a_record_lets_one_record_go() -> None:
 
 @pytest.mark.parametrize("length", [1_001, 500_000])
 def test_an_oversized_record_is_named(length: int) -> None:
-    """Searches give up after the longest record allowed and say where."""
     read = window_reader(FakeJournal(b"a\n" + b"x" * length + b"\n"), NAME)
     message = (
         "oversized record: it begins here and does not end before offset 1003, more than maxRecordBytes=1000"
@@ -66,7 +62,6 @@ def test_an_oversized_record_is_named(length: int) -> None:
 
 
 def test_a_hole_is_an_error_or_ends_a_search() -> None:
-    """A search that meets missing bytes fails, or stops there; a batch ends inside it or at the head."""
     journal = FakeJournal(b"aa\nbb\ncc", holes=[(4, 6)])
     with pytest.raises(DataLossError) as caught:
         record_end(window_reader(journal, NAME), 0, 8, LONG)

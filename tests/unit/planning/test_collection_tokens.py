@@ -1,4 +1,4 @@
-"""A collection's tokens: what the control plane is asked, how long is waited, and what errors say."""
+"""Tokens of a collection: requests to the control plane, waiting times, and errors."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ FAR_END = base64.urlsafe_b64encode(b'{"exp":1%s}' % (b"0" * 399)).decode()
 
 @pytest.fixture
 def plane(monkeypatch: pytest.MonkeyPatch) -> Iterator[ControlPlane]:
-    """A control plane that knows one collection; nobody waits long for it."""
     monkeypatch.setattr(collection_tokens, "FIRST_WAIT_S", 0.01)
     with running_control_plane("https://broker.example", KEYS, orders="acmeCo/orders/0f1e/") as running:
         yield running
 
 
 def access(plane: ControlPlane, **changes: object) -> CollectionAccess:
-    """Return a user's access to the collection."""
     return replace(
         CollectionAccess("acmeCo/orders", plane.url, USER_TOKEN, None, timeout_s=2.0),
         **changes,  # type: ignore[arg-type]  # fields, by name
@@ -44,7 +42,7 @@ def access(plane: ControlPlane, **changes: object) -> CollectionAccess:
 
 
 def test_a_user_is_authorized(plane: ControlPlane) -> None:
-    """The broker's address gets a port; the user's token goes to the control plane only."""
+    """The broker's address gets a port. The user's token is sent only to the control plane."""
     granted = authorize(access(plane))
     assert granted.broker_address == "https://broker.example:443"
     claims = KeySet.parse(KEYS).verify(granted.token, now=time.time())
@@ -58,7 +56,6 @@ def test_a_user_is_authorized(plane: ControlPlane) -> None:
 
 
 def test_it_is_asked_again(plane: ControlPlane) -> None:
-    """It may ask to wait, be busy or restart; the time at which the request began stays the same."""
     plane.answers = [(200, {"retryMillis": 5}), (503, "busy"), (429, "slow down")]
     assert authorize(access(plane)).broker_address
     assert len({request["startedUnix"] for request in plane.requests}) == 1
@@ -81,7 +78,6 @@ def test_it_is_asked_again(plane: ControlPlane) -> None:
     ],
 )
 def test_a_refusal_is_one_line(plane: ControlPlane, status: int, answer: object, problem: str) -> None:
-    """It names the collection and the control plane, and shows no token."""
     plane.answers = [(status, answer)]
     with pytest.raises(CollectionAccessError, match=rf"'acmeCo/orders' at {plane.url}: .*{problem}") as error:
         authorize(access(plane))
@@ -90,14 +86,13 @@ def test_a_refusal_is_one_line(plane: ControlPlane, status: int, answer: object,
 
 
 def test_an_address_that_is_none_is_refused(plane: ControlPlane) -> None:
-    """It would only fail later, with a less helpful text."""
+    """An invalid address would only fail later, with a less helpful text."""
     plane.broker_address = "broker.example"
     with pytest.raises(CollectionAccessError, match=r"brokerAddress 'broker\.example' is not the URL"):
         authorize(access(plane))
 
 
 def test_a_control_plane_that_is_away_is_named(plane: ControlPlane) -> None:
-    """Nobody listens at its address."""
     with pytest.raises(CollectionAccessError, match=r"no answer: .*refused.*; gave up after 0\.1 seconds"):
         authorize(access(plane, control_plane="http://127.0.0.1:1", timeout_s=0.1))
 
@@ -117,7 +112,6 @@ def test_a_control_plane_that_is_away_is_named(plane: ControlPlane) -> None:
 def test_an_answer_that_breaks_off_is_as_good_as_none(
     plane: ControlPlane, answer: bytes, problem: str
 ) -> None:
-    """It is asked again, and a query with a good token goes on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -136,7 +130,7 @@ def test_an_answer_that_breaks_off_is_as_good_as_none(
 
 
 def test_a_token_is_renewed_at_half_of_its_life(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the control plane is away, the last token stays in use until it expires."""
+    """While the control plane is unreachable, the last token stays in use until it expires."""
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
     tokens = CollectionTokens(access(plane, timeout_s=0.1))
@@ -155,7 +149,6 @@ def test_a_token_is_renewed_at_half_of_its_life(plane: ControlPlane, monkeypatch
 
 
 def test_the_users_token_may_be_in_a_file(plane: ControlPlane, tmp_path: Path) -> None:
-    """It is read at each request."""
     path = tmp_path / "token"
     path.write_text("old\n")
     from_file = access(plane, token=None, token_file=str(path))
@@ -169,12 +162,11 @@ def test_the_users_token_may_be_in_a_file(plane: ControlPlane, tmp_path: Path) -
 
 
 def query(plane: ControlPlane, **more: str) -> dict[str, str]:
-    """Return the options of a query of the collection."""
     return {"collection": "acmeCo/orders", "controlPlane": plane.url, "auth.token": USER_TOKEN} | more
 
 
 def test_tasks_get_a_token_for_brokers(plane: ControlPlane) -> None:
-    """The user's token does not leave the driver; a task's client asks nobody for a token."""
+    """The user's token stays on the driver, and a task's client never requests a token."""
     options = parse_options(query(plane), "batch", environ={"BROKER_ADDRESS": "http://other:1"})
     assert options.isolation_level == "read_committed"
     assert options.selection.selector == "prefix=acmeCo/orders/"
@@ -202,14 +194,12 @@ def test_tasks_get_a_token_for_brokers(plane: ControlPlane) -> None:
 def test_what_contradicts_a_collection_is_refused(
     plane: ControlPlane, more: dict[str, str], problem: str
 ) -> None:
-    """Before anybody is asked."""
     with pytest.raises(OptionError, match=problem):
         parse_options(query(plane, **more), "batch")
     assert not plane.requests
 
 
 def test_a_collection_needs_a_user_and_a_control_plane_a_collection() -> None:
-    """Each of them alone has no meaning."""
     with pytest.raises(OptionError, match=r"'auth.token': got nothing, but collection"):
         parse_options({"collection": "acmeCo/orders"}, "batch")
     with pytest.raises(OptionError, match="'controlPlane': got no collection"):

@@ -1,4 +1,4 @@
-"""A batch that is limited to a number of records ends behind exactly so many."""
+"""A batch that is limited to a number of records ends right after exactly that many."""
 
 from __future__ import annotations
 
@@ -25,12 +25,9 @@ RECORDS: dict[str, tuple[RecordFraming, list[bytes], bytes]] = {
 
 
 class Noted(FakeJournal):
-    """A journal that notes the end of each chunk that is read."""
-
     ends: tuple[int, ...] = ()
 
     def window(self, begin: int, end: int) -> bytes:
-        """Return the bytes at ``[begin, end)``."""
         self.ends = (*self.ends, end)
         return super().window(begin, end)
 
@@ -44,7 +41,7 @@ def ended(
     framing: RecordFraming = LINES,
     longest: int = 1 << 20,
 ) -> int:
-    """Return where a range up to ``end``, or the head, ends that is limited to some records."""
+    """Return the end of a range, up to ``end`` or the head, that is limited to some records."""
     end = end or journal.base + len(journal.content)
     piece = Piece(NAME, journal.base, end, end, starts_on_record=True, framing=framing.name)
     return counted_end(
@@ -60,7 +57,6 @@ def ended(
 @pytest.mark.parametrize("kind", RECORDS)
 @pytest.mark.parametrize("count", [1, 2, 3, 50, 80, 1000])
 def test_a_counted_range_has_so_many_records(kind: str, count: int) -> None:
-    """The end is exact however bytes arrive, and so it is in bytes at hand."""
     framing, records, rest = RECORDS[kind]
     content = b"".join(records) + rest
     journal = FakeJournal(content, base=10, chunk_sizes=(70_001, 3))
@@ -72,7 +68,6 @@ def test_a_counted_range_has_so_many_records(kind: str, count: int) -> None:
 
 
 def test_records_on_both_sides_of_missing_bytes_count() -> None:
-    """As in a task, the record that a hole cuts is none, and neither is its rest."""
     journal = FakeJournal(b"a\nb\nc\nd\ne\n", holes=[(3, 5)])
     assert [ended(journal, count, lossless=False) for count in (1, 2, 3)] == [2, 8, 10]
     with pytest.raises(DataLossError):
@@ -80,13 +75,12 @@ def test_records_on_both_sides_of_missing_bytes_count() -> None:
 
 
 def test_records_before_a_hole_up_to_the_end_count() -> None:
-    """Nothing follows the hole, so what is before it is counted last."""
+    """Nothing follows the hole, so the records before it count last."""
     journal = FakeJournal(b"a\nb\nc\nd\ne\n", holes=[(4, 9)])
     assert [ended(journal, count, end=8, lossless=False) for count in (1, 2, 3)] == [2, 4, 8]
 
 
 def test_bytes_behind_the_last_record_are_not_read() -> None:
-    """A limit below the backlog costs no look at the rest of it."""
     journal = Noted(b"a\n" * (4 * BLOCK_BYTES), chunk_sizes=(BLOCK_BYTES,))
     assert ended(journal, 5) == 10
     assert journal.ends == (BLOCK_BYTES,)
@@ -94,7 +88,6 @@ def test_bytes_behind_the_last_record_are_not_read() -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_an_oversized_record_is_named(count: int) -> None:
-    """Only among the records that count: behind them another batch meets it."""
     journal = FakeJournal(b"a\n" + b"x" * 2000 + b"\nb\n")
     assert ended(journal, 1, longest=1000) == 2
     with pytest.raises(RecordError, match="oversized record") as caught:

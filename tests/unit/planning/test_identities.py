@@ -1,4 +1,4 @@
-"""Whether a journal that was created again is another one: its bytes decide, and else its creation."""
+"""Whether a journal that was created again is another one: its bytes decide, or else its creation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fingerprint(content: bytes, end: int, created: int = 1) -> Fingerprint:
 def resumed(
     journal: FakeJournal, recorded: Fingerprint, end: int, **options: str
 ) -> tuple[Planner, FakeClient]:
-    """Return a planner of a query without a checkpoint, on a table that ends at an offset."""
+    """Return the planner of a query without a checkpoint, on a table that ends at an offset."""
     offsets = JournalOffsets({A: end}, fingerprints={A: recorded})
     return planner_of({A: journal}, resumeOffsets=offsets.to_json(), **options)
 
@@ -58,7 +58,7 @@ ROWS = [
 def test_the_table_of_the_module(
     journal: FakeJournal, recorded: int, expected: type[GazetteError] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A query that resumes a table at offset 900 compares today's journal with the ledger's fingerprint."""
+    """The cases are the module's table: the journal is compared with the ledger's fingerprint."""
     caplog.set_level(logging.WARNING)
     known = fingerprint(OLD, 900, recorded)
     planner, _ = resumed(replace(journal), known, 900)
@@ -76,13 +76,13 @@ def test_the_table_of_the_module(
 
 
 def test_a_journal_of_which_nothing_was_read_may_be_another_one() -> None:
-    """Its first record is the next one to read, whoever wrote it."""
+    """The first record is still unread, whichever journal it is in."""
     planner, _ = resumed(FakeJournal(NEW, create_revision=7), Fingerprint(0, 0, create_revision=1), 0)
     assert planner.initial() == at(a=0).at("initial")
 
 
 def test_a_start_at_the_latest_tells_another_creation_although_it_read_no_byte() -> None:
-    """The position records the creation without a read; the records up to there would be missing."""
+    """The position records the creation without a read. Otherwise records up to the start would be lost."""
     planner, client = planner_of({A: FakeJournal(OLD)})
     pinned = planner.next(planner.initial())
     assert pinned.fingerprints == {A: Fingerprint(1500, 1500, create_revision=1)}
@@ -94,7 +94,7 @@ def test_a_start_at_the_latest_tells_another_creation_although_it_read_no_byte()
 
 
 def test_a_query_with_a_checkpoint_behind_the_table_compares_at_the_tables_end() -> None:
-    """An old checkpoint with ``on_overlap="trim"``: the position says nothing of the new journal."""
+    """With an old checkpoint and ``on_overlap="trim"``, the position says nothing about the new journal."""
     known = fingerprint(OLD, 900)
     assert resumed(FakeJournal(OLD), known, 900)[0].next(at(a=15)).read_through == {A: 1500}
     with pytest.raises(JournalRecreatedError, match=r"\[388, 900\) are not those that were read"):
@@ -118,7 +118,7 @@ def test_a_planned_batch_that_runs_again_compares_its_bytes() -> None:
 
 @pytest.mark.parametrize("resumed_at", [None, 900], ids=["no_resume", "resumed_at_the_begin"])
 def test_the_batch_after_one_that_runs_again_compares_with_its_bytes(resumed_at: int | None) -> None:
-    """The journal was created again over its own bytes while the query was down with a planned batch."""
+    """The journal was created again with the same bytes while the query was down with a planned batch."""
     start = replace(at(a=900), revision=3, fingerprints={A: fingerprint(OLD, 900)})
     planner, client = planner_of({A: FakeJournal(OLD[:1200])})
     end = planner.next(start)
@@ -155,7 +155,6 @@ def test_same_bytes_under_another_creation_go_on_after_one_position_that_says_so
 
 @pytest.mark.parametrize("content_type", ["application/x-ndjson", FIXED])
 def test_what_is_planned_is_what_the_journal_has(content_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However a batch's end was found, its fingerprint is of the bytes before it."""
     content = OLD
     if content_type == FIXED:
         content = b"".join(frame(b"record %d" % number) for number in range(200))
@@ -183,7 +182,7 @@ def test_what_is_planned_is_what_the_journal_has(content_type: str, monkeypatch:
 def test_bytes_that_brokers_cannot_serve_are_gone(
     error: GazetteError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A journal that is wholly suspended, or whose spec names another store, is not another one for that."""
+    """A suspended journal, or one whose spec names another store, is not thereby another journal."""
     for created, expected in ((1, None), (7, JournalRecreatedError)):
         planner, client = resumed(FakeJournal(OLD, create_revision=created), fingerprint(OLD, 900), 900)
         read = client.read
@@ -202,7 +201,6 @@ def test_bytes_that_brokers_cannot_serve_are_gone(
 
 
 def test_a_backfill_compares_journals_with_the_ledger() -> None:
-    """And names the compared range under today's creation, beside the fingerprints of what it reads."""
     known = fingerprint(OLD, 900)
     planner, _ = planner_of({A: FakeJournal(OLD, create_revision=7)}, "batch")
     _, end = planner.batch()

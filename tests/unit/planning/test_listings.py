@@ -1,4 +1,4 @@
-"""The list of journals is at hand without asking, and never older than it says."""
+"""The list of journals is available without a request and is never older than promised."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tests.unit.client.listings import header, journal
 
 @dataclass
 class Brokers:
-    """Brokers of which all that is known is their list."""
-
     revision: int = 5
     names: tuple[str, ...] = ("log/a",)
     asked: int = 0
@@ -31,8 +29,6 @@ class Brokers:
 
 @dataclass
 class Watch:
-    """A watch that brings what the test says."""
-
     told: Listing
     failure: GazetteError | None = None
     closed: bool = False
@@ -52,7 +48,7 @@ class Watch:
 
 @dataclass
 class Rig:
-    """A followed list, the brokers behind it, its watches, and the time."""
+    """A followed list with the brokers behind it, its watches, and the time."""
 
     brokers: Brokers = field(default_factory=Brokers)
     now: float = 0.0
@@ -68,14 +64,12 @@ class Rig:
         return self.watches[-1]
 
     def look(self, after_s: float) -> tuple[int, tuple[str, ...]]:
-        """Look after some time; return revision and names."""
         self.now += after_s
         listing = self.journals.latest()
         return listing.revision, tuple(listing.names)
 
 
 def test_a_short_run_asks_once_and_starts_no_watch() -> None:
-    """All its looks come within a second."""
     rig = Rig()
     for _ in range(5):
         assert rig.look(FRESH_S / 5) == (5, ("log/a",))
@@ -83,7 +77,6 @@ def test_a_short_run_asks_once_and_starts_no_watch() -> None:
 
 
 def test_a_watch_is_believed_without_asking() -> None:
-    """News of a watch are seen at the next look; until then it is the very same list."""
     rig = Rig()
     rig.look(0)
     rig.look(2 * FRESH_S)
@@ -95,7 +88,6 @@ def test_a_watch_is_believed_without_asking() -> None:
 
 
 def test_a_watch_that_hangs_costs_a_minute() -> None:
-    """The list is asked for then, and counts, as its revision is the later one."""
     rig = Rig()
     rig.look(0)
     rig.look(2 * FRESH_S)
@@ -109,7 +101,6 @@ def test_a_watch_that_hangs_costs_a_minute() -> None:
 
 
 def test_a_list_that_was_asked_for_is_not_undone_by_a_watch_that_is_behind() -> None:
-    """A journal that was found gone stays gone."""
     rig = Rig()
     rig.look(0)
     rig.look(2 * FRESH_S)
@@ -119,7 +110,7 @@ def test_a_list_that_was_asked_for_is_not_undone_by_a_watch_that_is_behind() -> 
 
 
 def test_etcd_made_anew_ends_the_watch() -> None:
-    """A watch on a new Etcd ends, or it would wait for a revision that may never come."""
+    """A watch on a new Etcd must end, or it would wait for a revision that may never come."""
     rig = Rig()
     rig.look(0)
     rig.look(2 * FRESH_S)
@@ -134,7 +125,6 @@ def test_etcd_made_anew_ends_the_watch() -> None:
 
 
 def test_brokers_without_a_watch_are_asked_each_second() -> None:
-    """Brokers without a watch are asked each second, and no second watch is tried."""
     rig = Rig(failure=WatchUnsupportedError("ListResponse", "it ended"))
     rig.look(0)
     for turn in range(1, 4):
@@ -145,7 +135,7 @@ def test_brokers_without_a_watch_are_asked_each_second() -> None:
 
 
 def test_a_watch_that_has_failed_is_replaced_by_asking() -> None:
-    """Asking says whether the failure lasts."""
+    """A request shows whether the failure lasts."""
     rig = Rig()
     rig.look(0)
     rig.look(2 * FRESH_S)
@@ -157,7 +147,6 @@ def test_a_watch_that_has_failed_is_replaced_by_asking() -> None:
 
 @pytest.mark.parametrize("watched", [False, True], ids=["not watched", "watched"])
 def test_closing(watched: bool) -> None:
-    """The watch goes with the list, if there is one."""
     rig = Rig()
     rig.look(0)
     if watched:

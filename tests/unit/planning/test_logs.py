@@ -1,4 +1,4 @@
-"""One line a batch says what it reads; whether it is shown is the user's choice."""
+"""Each batch logs one line about what it reads, and the user decides whether it is shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.oracles.brokers import FakeJournal, at, lines, planner_of
 
 
 def test_a_small_batch_shows_its_ranges() -> None:
-    """The largest first, and what is left of all journals, those that it does not read included."""
     ranges = [OffsetRange("log/a", 10, 30), OffsetRange("log/b", 0, 40)]
     behind = {"log/a": 30, "log/b": 40, "log/c": 5, "log/d": 7}
     line = batch_line(ranges, 3, behind, {"log/a": 30, "log/b": 90, "log/c": 6})
@@ -26,7 +25,7 @@ def test_a_small_batch_shows_its_ranges() -> None:
 
 
 def test_a_large_batch_shows_its_largest_ranges() -> None:
-    """A thousand of them would be no line."""
+    """A thousand ranges would not fit in a line."""
     ranges = [OffsetRange(f"log/{number:04}", 0, 1 + number) for number in range(1000)]
     line = batch_line(ranges, 1000, {}, {})
     assert line == (
@@ -36,7 +35,6 @@ def test_a_large_batch_shows_its_largest_ranges() -> None:
 
 
 def test_a_stream_logs_a_line_a_batch(caplog: pytest.LogCaptureFixture) -> None:
-    """One when it starts, one for each batch, none where it looks in vain."""
     caplog.set_level(logging.INFO, logger="gazette_spark")
     planner, _ = planner_of({"log/a": FakeJournal(lines(3) + b"half")}, startingOffsets="earliest")
     position = planner.next(planner.initial())
@@ -88,7 +86,6 @@ log.info("one line"); log.warning("a warning"); logging.getLogger("other").info(
 def test_a_level_is_shown_where_nobody_set_up_logging(
     level: str | None, setup: str, shown: list[str]
 ) -> None:
-    """Each line once, however often readers ask; a user's handlers are used where there are any."""
     code = LOGGING.format(level=level, setup=setup)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True

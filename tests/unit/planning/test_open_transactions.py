@@ -1,4 +1,4 @@
-"""What a stream's progress says of open transactions: of journals that moved, so many at a time, in turn."""
+"""How a stream's progress reports open transactions: a few journals at a time, in turn."""
 
 from __future__ import annotations
 
@@ -19,25 +19,22 @@ A, B, C = "log/a", "log/b", "log/c"
 
 
 def states(*begins: int) -> ProducerStates:
-    """Return the states of producers whose transactions begin there; the first message is of second 1."""
+    """Return states of producers whose transactions begin at the given offsets; first messages are at 1 s."""
     clocks = np.array([Clock.at((at + 1) * 1_000_000_000) for at in range(len(begins))], np.uint64)
     last_offsets = np.arange(len(begins))
     return ProducerStates(last_offsets + 1, clocks, clocks, np.array(begins, np.int64), last_offsets)
 
 
 def one_by_one(ask: Callable[[str], OpenJson | None], journals: Iterable[str]) -> dict[str, OpenJson | None]:
-    """Ask about journals."""
     return {journal: ask(journal) for journal in journals}
 
 
 def position(**reached: int) -> JournalOffsets:
-    """Return the position of a query that began at 0."""
     offsets = {f"log/{short}": offset for short, offset in reached.items()}
     return JournalOffsets(offsets, starts=dict.fromkeys(offsets, 0))
 
 
 def test_the_oldest_are_shown() -> None:
-    """Of many transactions the first ones come with their producers; lost and ended ones are none."""
     assert open_at(states(NO_TRANSACTION, LOST), 100) is None
     found = open_at(states(70, LOST, 5, NO_TRANSACTION), 100)
     assert found == {
@@ -59,7 +56,6 @@ def test_the_oldest_are_shown() -> None:
 
 
 def test_journals_that_moved_are_looked_at(tmp_path: Path) -> None:
-    """What is open follows the batches' ends; a journal without a file, or one that is gone, has nothing."""
     files = StateFiles(str(tmp_path))
     files.save(A, 10, 0, states(4))
     files.save(B, 20, 0, states(NO_TRANSACTION))
@@ -76,7 +72,6 @@ def test_journals_that_moved_are_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_yet_is_looked_for_again(tmp_path: Path) -> None:
-    """What is open in its journal is not known; at a query's begin, and at a journal's, nothing is."""
     files = StateFiles(str(tmp_path))
     opened = OpenTransactions(files)
     of_any_query = JournalOffsets({A: 10, B: 0})
@@ -90,7 +85,6 @@ def test_a_file_that_is_not_there_yet_is_looked_for_again(tmp_path: Path) -> Non
 
 
 def test_many_journals_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch looks at so many journals; those that it leaves out come first in the next one."""
     monkeypatch.setattr(states_module, "REFRESHED_JOURNALS", 2)
     files = StateFiles(str(tmp_path))
     for journal in (A, B, C):

@@ -1,4 +1,4 @@
-"""A scan's errors name journal and offset, its reads stop early, its batches stay small."""
+"""A scan's errors name journal and offset, its reads stop early, and its batches stay small."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def whole(journal: FakeJournal) -> Piece:
-    """Return the piece that is all of a journal."""
     end = journal.base + len(journal.content)
     return Piece(NAME, journal.base, end, end, starts_on_record=True)
 
@@ -39,14 +38,12 @@ ROWS = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
 
 
 def rows(journal: FakeJournal, piece: Piece, **options: Any) -> list[tuple[int, bytes]]:
-    """Return offsets and values of a piece."""
     scan = PieceScan(journal, piece, fail_on_data_loss=True, **options)
     batches = list(raw_record_batches(scan, ROWS))
     return [pair for batch in batches for pair in zip(*batch.to_pydict().values(), strict=True)]
 
 
 def test_raw_batches_have_sparks_schema() -> None:
-    """Columns are journal, offset and value, all nullable, in small batches."""
     journal = FakeJournal(b"a\n\nccc\n", base=10)
     scan = PieceScan(journal, whole(journal), fail_on_data_loss=True)
     batches = list(raw_record_batches(scan, max_rows=2))
@@ -85,13 +82,12 @@ print([name for name in ("pandas", "pyspark", "grpc") if name in sys.modules])
 
 
 def test_a_new_worker_loads_no_pandas() -> None:
-    """Reading needs neither pandas, which costs a new worker half a second, nor Spark, nor gRPC."""
+    """Loading pandas costs a new worker half a second."""
     ran = subprocess.run([sys.executable, "-c", COLD], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
 
 
 def test_a_hole_is_an_error_that_names_it() -> None:
-    """Missing bytes end the scan with journal, wanted and available offset."""
     journal = FakeJournal(b"aa\nbb\ncc\n", base=100, holes=[(104, 106)])
     with pytest.raises(DataLossError) as caught:
         rows(journal, whole(journal))
@@ -100,7 +96,6 @@ def test_a_hole_is_an_error_that_names_it() -> None:
 
 
 def test_a_hole_over_a_ranges_end_is_an_error_that_names_it() -> None:
-    """The bytes that are left are named even where they lie past the range."""
     journal = FakeJournal(b"aa\nbb\ncc\ndd\n", base=100, holes=[(104, 109)])
     with pytest.raises(DataLossError) as caught:
         rows(journal, Piece(NAME, 100, 106, 106, starts_on_record=True))
@@ -111,7 +106,6 @@ def test_a_hole_over_a_ranges_end_is_an_error_that_names_it() -> None:
 
 
 def test_a_skipped_hole_is_recorded() -> None:
-    """The record a hole cuts is dropped and counted; so are bytes after it that may be a record's rest."""
     journal = FakeJournal(b"aa\nbb\ncc\ndd\n", base=100, holes=[(104, 107)])
     scan = PieceScan(journal, whole(journal), fail_on_data_loss=False)
     values = [value for batch in raw_record_batches(scan) for value in batch["value"].to_pylist()]
@@ -125,7 +119,6 @@ def test_a_skipped_hole_is_recorded() -> None:
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 @pytest.mark.parametrize("block", [4, 1 << 20])
 def test_an_oversized_record_is_named(chunk: int, block: int) -> None:
-    """A record one byte too long fails with its offset, one that just fits passes."""
     journal = FakeJournal(b"ok\n" + b"x" * 11 + b"\nok\n", base=50, chunk_sizes=[chunk])
     assert len(rows(journal, whole(journal), max_record_bytes=11, block_bytes=block)) == 3
     with pytest.raises(RecordError, match=r"oversized record.*maxRecordBytes=10") as caught:
@@ -134,7 +127,6 @@ def test_an_oversized_record_is_named(chunk: int, block: int) -> None:
 
 
 def test_an_endless_record_is_not_read_to_its_end() -> None:
-    """Reading stops soon after a record has passed its limit."""
     journal = FakeJournal(b"x" * 100_000, chunk_sizes=[100])
     piece = Piece(NAME, 0, 100_000, 100_000, starts_on_record=True)
     reader = journal.read(NAME, offset=0, end_offset=100_000)
@@ -146,7 +138,6 @@ def test_an_endless_record_is_not_read_to_its_end() -> None:
 
 
 def test_a_range_must_end_with_a_record() -> None:
-    """A range whose last record has no end fails with that record's offset."""
     journal = FakeJournal(b"aa\nbb", base=5)
     with pytest.raises(RecordError, match="has no end before") as caught:
         rows(journal, whole(journal))
@@ -154,7 +145,7 @@ def test_a_range_must_end_with_a_record() -> None:
 
 
 def test_a_reader_that_breaks_its_word_is_an_error() -> None:
-    """A read that ends early or goes back is never taken for the end of the data."""
+    """A read that ends early or goes back must not look like the end of the data."""
     piece = Piece(NAME, 0, 10, 10, starts_on_record=True)
     early = Cutter(piece, fail_on_data_loss=True)
     assert list(early.feed(0, b"ab\n")) == []
@@ -167,7 +158,6 @@ def test_a_reader_that_breaks_its_word_is_an_error() -> None:
 
 
 def test_a_piece_reads_no_further_than_it_has_to() -> None:
-    """A piece stops with its last record, without one at its end; an empty one reads nothing."""
     journal = FakeJournal(b"aaaa\nbbbb\ncccc\n", chunk_sizes=[1])
     assert rows(journal, Piece(NAME, 0, 3, 15, starts_on_record=True)) == [(0, b"aaaa")]
     assert rows(journal, Piece(NAME, 1, 5, 15, starts_on_record=False)) == []
@@ -177,7 +167,6 @@ def test_a_piece_reads_no_further_than_it_has_to() -> None:
 
 
 def test_leaving_early_closes_the_read() -> None:
-    """A consumer that stops after one batch leaves no read open."""
     journal = FakeJournal(b"aaaa\n" * 10)
     blocks = iter(PieceScan(journal, whole(journal), fail_on_data_loss=True, block_bytes=10))
     next(blocks)
@@ -187,7 +176,7 @@ def test_leaving_early_closes_the_read() -> None:
 
 
 def test_cuts_prefer_the_byte_after_a_fragments_edge() -> None:
-    """Such a piece reads its own fragment whole and nothing of the one before."""
+    """Such a piece reads only its own fragment and nothing of the one before."""
     fragments = [OffsetRange(NAME, begin, begin + 100) for begin in (300, 0, 100, 200)]
     pieces = split([OffsetRange(NAME, 0, 400)], {NAME: fragments}, max_bytes=120)
     assert [(piece.begin, piece.end) for piece in pieces] == [(0, 101), (101, 201), (201, 301), (301, 400)]
@@ -196,7 +185,6 @@ def test_cuts_prefer_the_byte_after_a_fragments_edge() -> None:
 
 
 def test_without_fragments_cuts_are_even() -> None:
-    """A range is cut into pieces of about the same length."""
     pieces = split([OffsetRange(NAME, 10, 110), OffsetRange("acme/none", 5, 5)], max_bytes=30)
     assert [(piece.begin, piece.end) for piece in pieces] == [(10, 35), (35, 60), (60, 85), (85, 110)]
     assert [len(split([OffsetRange(NAME, 0, 10)], min_partitions=n)) for n in (1, 3, 10, 50)] == [
@@ -209,7 +197,6 @@ def test_without_fragments_cuts_are_even() -> None:
 
 @pytest.mark.parametrize(("begin", "end"), [(-1, 5), (6, 5)])
 def test_an_impossible_range_is_refused(begin: int, end: int) -> None:
-    """A range cannot be negative or go back."""
     with pytest.raises(ValueError, match="invalid range"):
         OffsetRange(NAME, begin, end)
 
@@ -217,7 +204,7 @@ def test_an_impossible_range_is_refused(begin: int, end: int) -> None:
 @pytest.mark.parametrize("longest", [1, 1000, 200_000])
 @pytest.mark.parametrize("begin", [0, 1])
 def test_a_block_has_at_most_two_records_more_than_its_size(longest: int, begin: int) -> None:
-    """The option's bound keeps the bytes of a block within 32 bits, whatever records come."""
+    """The bound keeps the bytes of a block within 32 bits, whatever records come."""
     content = b"".join((b"x" * n + b"\n") * 3 for n in (longest, 0, longest // 2, 1, longest, longest))
     edge = len(content) // 2
     for piece in (

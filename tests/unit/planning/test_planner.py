@@ -1,4 +1,4 @@
-"""The planner's positions follow from the position it is given and the brokers, and nothing else."""
+"""The planner's positions depend only on the position it is given and on the brokers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.oracles.brokers import FIXED, FakeClient, FakeJournal, at, lines, pla
 
 
 def test_a_new_query_starts_at_the_latest_and_is_pinned_there() -> None:
-    """The first batch ends where it starts, so its entry in the query checkpoint holds the start."""
+    """The first batch ends where it starts, so the query checkpoint records the start."""
     planner, client = planner_of({"log/a": FakeJournal(lines(3))})
     initial = planner.initial()
     assert initial == at(a=30).at("initial")
@@ -40,7 +40,7 @@ def test_a_new_query_starts_at_the_latest_and_is_pinned_there() -> None:
 
 
 def test_what_comes_after_a_crash_in_the_first_batch_is_read_from_the_pinned_start() -> None:
-    """A second planner knows nothing of the first, and goes on where that one was pinned."""
+    """A second planner, without memory of the first, continues at the recorded start."""
     first, client = planner_of({"log/a": FakeJournal(lines(3))})
     pinned = first.next(first.initial())
     client.journals["log/a"].content += lines(5)
@@ -50,25 +50,25 @@ def test_what_comes_after_a_crash_in_the_first_batch_is_read_from_the_pinned_sta
 
 
 def test_latest_is_the_end_of_a_whole_record() -> None:
-    """The write head may lie inside a record; half of it would be a row of its own."""
+    """The write head may be in the middle of a record, whose rest would become a separate row."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3) + b"half")})
     assert planner.initial().read_through == {"log/a": 30}
 
 
 def test_a_journal_with_half_a_record_starts_at_its_first_offset() -> None:
-    """A journal with half a record has no whole one to start after."""
+    """There is no complete record to start after."""
     planner, _ = planner_of({"log/a": FakeJournal(b"half", begin=500)})
     assert planner.initial().read_through == {"log/a": 500}
 
 
 def test_earliest_is_the_first_offset_left() -> None:
-    """The earliest offset is the first one that retention left."""
+    """Retention may have removed the first bytes of the journal."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), begin=70)}, startingOffsets="earliest")
     assert planner.initial().read_through == {"log/a": 70}
 
 
 def test_starting_offsets_by_journal() -> None:
-    """Offsets, -2 and -1 for those named, earliest for the others."""
+    """-2 and -1 mean earliest and latest. Journals that are not named start at the earliest offset."""
     journals = {f"log/{name}": FakeJournal(lines(3), begin=100) for name in "abcd"}
     text = '{"log/a":110,"log/b":-1,"log/c":-2}'
     planner, _ = planner_of(journals, startingOffsets=text)
@@ -76,7 +76,7 @@ def test_starting_offsets_by_journal() -> None:
 
 
 def test_a_table_is_resumed_where_it_ends() -> None:
-    """Of a ledger's journals those count that are selected and there; others begin with their first byte."""
+    """Only selected and existing journals of the ledger count. Others begin with their first byte."""
     journals = {f"log/{name}": FakeJournal(lines(3), begin=100) for name in "ab"}
     text = '{"log/a":110,"log/deleted":7,"log/other":9}'
     for options in ({}, {"startingOffsets": "latest"}, {"startingTimestamp": "5000"}):
@@ -92,7 +92,7 @@ def test_a_table_is_resumed_where_it_ends() -> None:
     ],
 )
 def test_a_table_that_cannot_be_resumed_is_named(offset: int, error: type[GazetteError], text: str) -> None:
-    """The error names what says so: the user never gave startingOffsets."""
+    """The error names the table, because the user never set startingOffsets."""
     planner, _ = planner_of(
         {"log/a": FakeJournal(lines(3), begin=100)}, resumeOffsets=f'{{"log/a":{offset}}}'
     )
@@ -101,7 +101,7 @@ def test_a_table_that_cannot_be_resumed_is_named(offset: int, error: type[Gazett
 
 
 def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
-    """A new broker answers with head 0 until it has listed its stores; listing fragments waits for that."""
+    """A new broker reports head 0 until it has listed its stores. Listing fragments waits for that."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), stale_head=0)})
     assert planner.initial().read_through == {"log/a": 30}
 
@@ -187,7 +187,6 @@ def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
 def test_a_start_that_cannot_be_is_named(
     options: dict[str, str], error: type[GazetteError], text: str
 ) -> None:
-    """A start that cannot be is named before anything is written to the query checkpoint."""
     journals = {"log/a": FakeJournal(lines(3), begin=100, mod_times=[4]), "log/b": FakeJournal()}
     if "proto" in str(options):
         journals["log/proto"] = FakeJournal(frame(b"12345678"), content_type=FIXED)
@@ -215,7 +214,7 @@ STORED = {
     ],
 )
 def test_a_start_by_time(timestamp: str, start: JournalOffsets) -> None:
-    """The first fragment stored since, from the begin of the record it begins in."""
+    """The start is the first fragment stored since, moved to the begin of the record at its first byte."""
     options = {"startingTimestamp": timestamp, "startingOffsetsByTimestampStrategy": "latest"}
     assert planner_of(STORED, **options)[0].initial() == start.at("initial")
 
@@ -228,7 +227,6 @@ def test_a_start_by_time(timestamp: str, start: JournalOffsets) -> None:
     ],
 )
 def test_a_start_by_time_in_one_journal(options: dict[str, str], start: JournalOffsets) -> None:
-    """A journal's own time counts for a stream and for a batch; the others start as the options say."""
     options |= {
         "startingOffsetsByTimestamp": '{"log/a":11000}',
         "startingOffsetsByTimestampStrategy": "latest",
@@ -238,7 +236,6 @@ def test_a_start_by_time_in_one_journal(options: dict[str, str], start: JournalO
 
 
 def test_a_suspended_journal_has_nothing_stored() -> None:
-    """A suspended journal starts where it will go on; a limit of fragments is no hindrance."""
     options = {"startingTimestamp": "0", "startingOffsetsByTimestampStrategy": "latest"}
     planner, client = planner_of({"log/a": FakeJournal(begin=70, suspended=True)}, **options)
     pinned = at(a=70).at("pinned")
@@ -249,7 +246,7 @@ def test_a_suspended_journal_has_nothing_stored() -> None:
 
 
 def test_a_start_by_time_is_found_behind_a_hole() -> None:
-    """Bytes that are gone before it are no loss to a query that does not ask for them."""
+    """Missing bytes before the start are not a loss to a query that does not read them."""
     journal = FakeJournal(lines(3), begin=50, fragments=(20, 50), mod_times=[1, 9])
     planner, client = planner_of({"log/a": journal}, startingTimestamp="9000")
     client.first_offset = lambda journal: 20  # type: ignore[method-assign]  # An answer of the test.
@@ -258,7 +255,6 @@ def test_a_start_by_time_is_found_behind_a_hole() -> None:
 
 @pytest.mark.parametrize("timestamp", ["0", "5000", "6000", "10000", "15000", "21000", "30000"])
 def test_a_batch_ends_by_time_where_another_starts(timestamp: str) -> None:
-    """Ranges that meet at a time share no byte and leave none out."""
     earlier, _ = planner_of(STORED, "batch", endingTimestamp=timestamp)
     options = {"startingTimestamp": timestamp, "startingOffsetsByTimestampStrategy": "latest"}
     later, _ = planner_of(STORED, "batch", **options)
@@ -268,14 +264,12 @@ def test_a_batch_ends_by_time_where_another_starts(timestamp: str) -> None:
 
 
 def test_a_batch_that_ends_by_time_before_its_start_is_named() -> None:
-    """The error names the option that says where the batch ends."""
     options = {"startingOffsets": '{"log/a":130}', "endingTimestamp": "15000"}
     with pytest.raises(OffsetError, match="endingTimestamp is before the start at 130"):
         planner_of(STORED, "batch", **options)[0].batch()
 
 
 def test_a_start_before_the_first_offset_is_moved_when_loss_is_allowed() -> None:
-    """Bytes that are gone are skipped under failOnDataLoss=false."""
     journals = {"log/a": FakeJournal(lines(3), begin=100)}
     planner, _ = planner_of(journals, startingOffsets='{"log/a":5}', failOnDataLoss="false")
     assert planner.initial().read_through == {"log/a": 100}
@@ -295,13 +289,12 @@ def test_a_start_before_the_first_offset_is_moved_when_loss_is_allowed() -> None
     ],
 )
 def test_a_piece_carries_its_journals_framing(content_type: str, given: dict[str, str], framing: str) -> None:
-    """The option, the format or the label gives the framing; a planner asks for a journal it never listed."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), content_type=content_type)}, **given)
     assert [piece.framing for piece in planner.pieces(at(a=0), at(a=30))] == [framing]
 
 
 def test_a_batch_that_is_run_again_asks_once_for_all_journals() -> None:
-    """A planner that has just been made knows no journal's framing."""
+    """A new planner knows no framing yet. One listing must replace a request for each journal."""
     journals = {f"log/{name}": FakeJournal(lines(3), content_type="text/csv") for name in "abc"}
     planner, client = planner_of(journals)
     asked: list[str] = []
@@ -312,7 +305,6 @@ def test_a_batch_that_is_run_again_asks_once_for_all_journals() -> None:
 
 
 def test_frames_are_cut_at_fragments_and_ended_at_whole_ones() -> None:
-    """A frame that is half written stays for a later batch, and pieces begin where fragments do."""
     whole = frame(b"x" * 12) * 3
     journal = FakeJournal(whole + frame(b"half")[:-1], content_type=FIXED, fragments=(0, 20, 40))
     planner, client = planner_of({"log/a": journal}, maxBytesPerPartition="25")
@@ -328,7 +320,6 @@ def test_frames_are_cut_at_fragments_and_ended_at_whole_ones() -> None:
 
 
 def test_a_batch_ends_at_whole_records() -> None:
-    """The half-written record stays for a later batch."""
     planner, client = planner_of({"log/a": FakeJournal(lines(3) + b"half")})
     assert planner.next(at(a=0)) == at(a=30)
     assert planner.next(at(a=30)) == at(a=30)
@@ -337,7 +328,6 @@ def test_a_batch_ends_at_whole_records() -> None:
 
 
 def test_a_half_written_record_is_looked_at_once() -> None:
-    """A planner asked again and again reads nothing until the journal has grown."""
     planner, client = planner_of({"log/a": FakeJournal(b"half")})
     planner.next(at(a=0))
     client.reads.clear()
@@ -346,7 +336,6 @@ def test_a_half_written_record_is_looked_at_once() -> None:
 
 
 def test_news_come_with_the_head_and_only_once() -> None:
-    """Bytes that wait for a batch, or for the rest of a record, are not brought again by each look."""
     now = [0.0]
     planner, client = planner_of({"log/a": FakeJournal(), "log/b": FakeJournal()}, "stream", lambda: now[0])
     limits = ReadLimits(min_bytes=100, max_delay_s=60)
@@ -372,7 +361,6 @@ def test_news_come_with_the_head_and_only_once() -> None:
 
 
 def test_a_suspended_journal_is_not_asked_while_it_sleeps() -> None:
-    """A journal read up to where its spec says is not asked; others are, and so is one that woke up."""
     planner, client = planner_of({"log/a": FakeJournal(lines(2), suspended=True), "log/b": FakeJournal()})
     assert planner.next(at(a=0, b=0)) == at(a=20, b=0)
     assert client.tailed == [["log/a", "log/b"]]
@@ -384,20 +372,18 @@ def test_a_suspended_journal_is_not_asked_while_it_sleeps() -> None:
 
 
 def test_the_start_comes_back_unchanged_if_nothing_is_new() -> None:
-    """A start keeps its mark: Spark compares text, and would run a batch without rows for the mark."""
+    """Spark compares text, and a changed mark alone would run a batch without rows."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3))})
     start = at(a=30).at("pinned")
     assert planner.next(start) is start
 
 
 def test_a_limit_is_shared_and_ends_at_whole_records() -> None:
-    """Journals share a limit in proportion to their backlog."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(300)), "log/b": FakeJournal(lines(100))})
     assert planner.next(at(a=0, b=0), ReadLimits(415)) == at(a=310, b=100)
 
 
 def test_a_journal_that_cannot_move_takes_no_share() -> None:
-    """Half a record is no backlog to share the limit by, once it has been looked at."""
     planner, _ = planner_of({"log/a": FakeJournal(b"x" * 900), "log/b": FakeJournal(lines(100))})
     first = planner.next(at(a=0, b=0), ReadLimits(100))
     assert first == at(a=0, b=50)
@@ -405,7 +391,6 @@ def test_a_journal_that_cannot_move_takes_no_share() -> None:
 
 
 def test_a_batch_ends_with_fragments() -> None:
-    """Shared over the journals, at least one of each; what follows the last one listed is one more."""
     journals = {
         "log/a": FakeJournal(lines(10), fragments=(0, 20, 40, 60, 80)),
         "log/b": FakeJournal(lines(2), fragments=(0, 15)),
@@ -420,7 +405,6 @@ def test_a_batch_ends_with_fragments() -> None:
 
 
 def test_a_record_across_a_fragments_end_is_read_whole() -> None:
-    """A record is left for the next batch, or taken whole if it is all there is."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(4), fragments=(0, 5, 35))})
     assert planner.next(at(a=0), ReadLimits(max_fragments=1)) == at(a=10)
     assert planner.next(at(a=10), ReadLimits(max_fragments=1)) == at(a=30)
@@ -428,7 +412,6 @@ def test_a_record_across_a_fragments_end_is_read_whole() -> None:
 
 
 def test_a_batch_waits_for_enough_bytes_or_long_enough() -> None:
-    """The first one does not wait; what it waits for counts over all journals."""
     now = [1000.0]
     journals = {"log/a": FakeJournal(lines(1)), "log/b": FakeJournal(lines(1))}
     planner, client = planner_of(journals, "stream", lambda: now[0])
@@ -462,7 +445,6 @@ def test_a_batch_waits_for_enough_bytes_or_long_enough() -> None:
 
 
 def test_available_now_does_not_wait() -> None:
-    """A run that reads what is there at its start has nothing to wait for."""
     planner, client = planner_of({"log/a": FakeJournal(lines(4), fragments=(0, 10, 20, 30))})
     planner.freeze()
     limits = ReadLimits(max_fragments=3, min_bytes=1000, max_delay_s=1e9)
@@ -475,13 +457,12 @@ def test_available_now_does_not_wait() -> None:
 
 
 def test_a_limit_below_a_record_reads_one_record() -> None:
-    """A limit is soft: one below a record's size still reads one record."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3, 70_000)), "log/b": FakeJournal(lines(2))})
     assert planner.next(at(a=0, b=0), ReadLimits(1)) == at(a=70_000, b=10)
 
 
 def test_a_new_journal_is_pinned_first_and_read_next() -> None:
-    """A new journal is pinned at its first available offset, so that a crash in between loses nothing."""
+    """The first available offset is recorded before rows are read, so a crash in between loses nothing."""
     planner, client = planner_of({"log/a": FakeJournal(lines(1))})
     client.journals["log/b"] = FakeJournal(lines(2), begin=40)
     pinned = planner.next(at(a=0))
@@ -493,13 +474,12 @@ def test_a_new_journal_is_pinned_first_and_read_next() -> None:
 
 
 def test_a_journal_that_appears_is_a_change_by_itself() -> None:
-    """A new journal is a change, because its first offset must reach the query checkpoint."""
+    """The journal's first offset must reach the query checkpoint."""
     planner, _ = planner_of({"log/a": FakeJournal(), "log/b": FakeJournal()})
     assert planner.next(at(a=0)) == at(a=0, b=0)
 
 
 def test_a_pattern_selects_journals_that_match_it_later_too() -> None:
-    """Journals that match are read whenever they appear; the others count as journals of no query."""
     journals = {f"log/{name}": FakeJournal(lines(1)) for name in ("a1", "a2", "b1", "a1/old")}
     planner, client = planner_of(journals, journalsPattern="log/a[0-9]+", startingOffsets="earliest")
     start = planner.next(planner.initial())
@@ -511,7 +491,6 @@ def test_a_pattern_selects_journals_that_match_it_later_too() -> None:
 
 
 def test_a_pattern_that_is_narrowed_keeps_the_offsets_of_what_it_leaves_out() -> None:
-    """A journal that a new pattern leaves out is paused, and one that matches nothing starts no query."""
     journals = {"log/a": FakeJournal(lines(2)), "log/b": FakeJournal(lines(2))}
     planner, _ = planner_of(journals, journalsPattern="log/[a]")
     assert planner.next(at(a=10, b=10)) == at(a=20, b=10)
@@ -521,7 +500,6 @@ def test_a_pattern_that_is_narrowed_keeps_the_offsets_of_what_it_leaves_out() ->
 
 
 def test_available_now_ends_at_the_heads_taken_at_its_start() -> None:
-    """The heads taken at the start end the run, whatever is appended and whichever journals appear."""
     planner, client = planner_of({"log/a": FakeJournal(lines(4)), "log/b": FakeJournal(lines(1))})
     planner.freeze()
     client.journals["log/a"].content += lines(9)
@@ -534,7 +512,6 @@ def test_available_now_ends_at_the_heads_taken_at_its_start() -> None:
 
 
 def test_available_now_reads_journals_that_appeared_before_it() -> None:
-    """Pinned in one batch, read in the next, then the run ends."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(1)), "log/new": FakeJournal(lines(2), begin=7)})
     planner.freeze()
     pinned = planner.next(at(a=10))
@@ -545,21 +522,19 @@ def test_available_now_reads_journals_that_appeared_before_it() -> None:
 
 
 def test_a_head_below_the_position_is_an_error() -> None:
-    """Offsets would be used again for other bytes."""
+    """The journal would use its offsets again for other bytes."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(1))})
     with pytest.raises(OffsetBeyondHeadError, match="20 was already read, but the journal now ends at 10"):
         planner.next(at(a=20))
 
 
 def test_a_head_that_is_low_because_the_broker_has_just_started_is_asked_for_again() -> None:
-    """A low head raises no false alarm and loses no row."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), stale_head=0)})
     assert planner.next(at(a=20)) == at(a=30)
 
 
 @pytest.mark.parametrize("start", [at(a=0, gone=5), at(a=0)], ids=["known", "new"])
 def test_a_journal_deleted_once_it_is_listed(start: JournalOffsets) -> None:
-    """A journal deleted after its listing counts as never listed, read before or just found."""
     journals = {"log/a": FakeJournal(lines(1)), "log/gone": FakeJournal(lines(1))}
     planner, client = planner_of(journals, failOnDataLoss="false")
     client.deleted_once_listed = "log/gone"
@@ -567,7 +542,6 @@ def test_a_journal_deleted_once_it_is_listed(start: JournalOffsets) -> None:
 
 
 def test_a_journal_deleted_once_it_is_listed_ends_the_query() -> None:
-    """The error shows the way out, as for any deleted journal."""
     planner, client = planner_of({"log/a": FakeJournal(lines(1)), "log/gone": FakeJournal(lines(1))})
     client.deleted_once_listed = "log/gone"
     with pytest.raises(JournalNotFoundError, match=r"'log/gone'.*it is gone, perhaps with"):
@@ -575,14 +549,13 @@ def test_a_journal_deleted_once_it_is_listed_ends_the_query() -> None:
 
 
 def test_a_journal_that_is_not_selected_any_more_is_paused() -> None:
-    """A journal pauses when its labels or the options change; coming back it goes on where it was."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(1)), "other/b": FakeJournal(lines(9))})
     start = JournalOffsets({"log/a": 0, "other/b": 20})
     assert planner.next(start).read_through == {"log/a": 10, "other/b": 20}
 
 
 def test_a_record_that_is_too_long_is_named() -> None:
-    """A limit on records keeps a journal without newlines from filling the memory."""
+    """The limit keeps a journal without newlines from filling the memory."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(1) + b"x" * 5000)}, maxRecordBytes="1k")
     with pytest.raises(RecordError, match=r"journal 'log/a'.*maxRecordBytes=1024"):
         planner.next(at(a=0))
@@ -597,7 +570,7 @@ def test_bytes_gone_at_the_start_are_an_error_when_the_window_shows_it() -> None
 
 
 def test_a_limit_that_ends_in_a_hole_makes_progress() -> None:
-    """A query that may skip what is gone is not stopped by it."""
+    """A query that may skip missing bytes must not stop at them."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), begin=10_000)}, failOnDataLoss="false")
     position, seen = at(a=0), 0
     while (end := planner.next(position, ReadLimits(4000))) != position:
@@ -615,7 +588,7 @@ def test_a_limit_that_ends_in_a_hole_makes_progress() -> None:
     ],
 )
 def test_an_impossible_batch_is_refused(start: JournalOffsets, end: JournalOffsets) -> None:
-    """The planner refuses a batch that Spark would plan."""
+    """Spark itself would plan such a batch."""
     with pytest.raises(OffsetError):
         planner_of({})[0].pieces(start, end)
 
@@ -629,7 +602,7 @@ def test_an_impossible_batch_is_refused(start: JournalOffsets, end: JournalOffse
     ],
 )
 def test_a_position_inside_a_record_is_refused(content: bytes, content_type: str, offset: int) -> None:
-    """A query checkpoint that was edited would give half a record as a row; where loss is allowed it may."""
+    """After an edited query checkpoint, half a record would become a row. Allowing loss permits that."""
     journals = {"log/a": FakeJournal(content, content_type=content_type)}
     start, end = at(a=offset), at(a=len(content))
     with pytest.raises(OffsetError, match=rf"'log/a': the query checkpoint's .* \(offset {offset}\)"):
@@ -638,7 +611,7 @@ def test_a_position_inside_a_record_is_refused(content: bytes, content_type: str
 
 
 def test_a_position_is_looked_at_when_a_query_goes_on() -> None:
-    """A position is checked once: a planner need not check what it decides itself."""
+    """The check runs once, because positions that the planner decides itself need none."""
     planner, client = planner_of({"log/a": FakeJournal(lines(9)), "log/b": FakeJournal(lines(9), begin=50)})
     planner.pieces(at(a=10, b=50), at(a=20, b=60))
     assert client.reads == [("log/a", 9, 10)]
@@ -652,7 +625,7 @@ def test_a_position_is_looked_at_when_a_query_goes_on() -> None:
 
 
 def test_small_batches_are_one_piece_a_journal_and_list_nothing() -> None:
-    """The usual batch of a stream costs no listing of fragments."""
+    """The usual batch of a stream does not list fragments."""
     planner, client = planner_of({"log/a": FakeJournal(), "log/b": FakeJournal()})
     pieces = planner.pieces(at(a=0, b=5), at(a=10, b=25))
     assert pieces == [
@@ -663,7 +636,6 @@ def test_small_batches_are_one_piece_a_journal_and_list_nothing() -> None:
 
 
 def test_large_ranges_are_cut() -> None:
-    """Large ranges are cut at fragment edges where these suit."""
     planner, client = planner_of(
         {"log/a": FakeJournal(fragments=(0, 900)), "log/b": FakeJournal()}, maxBytesPerPartition="1000"
     )
@@ -674,7 +646,7 @@ def test_large_ranges_are_cut() -> None:
 
 
 def test_stored_and_compressed_fragments_are_not_cut() -> None:
-    """Bytes that a broker still holds, or that are stored as they are, can be read from anywhere."""
+    """Bytes that are not stored yet, and uncompressed fragments, can be read from any offset."""
     fragments = range(0, 4000, 100)
     journal = FakeJournal(lines(450), fragments=fragments, mod_times=[9] * 39)
     planner, _ = planner_of({"log/a": journal}, maxBytesPerPartition="40")
@@ -684,19 +656,16 @@ def test_stored_and_compressed_fragments_are_not_cut() -> None:
 
 
 def test_min_partitions_cuts_what_there_is() -> None:
-    """The minimum counts the pieces of all journals of a batch."""
     planner, _ = planner_of({"log/a": FakeJournal()}, minPartitions="4")
     assert len(planner.pieces(at(a=0), at(a=400))) == 4
 
 
 def test_a_batch_query_reads_all_whole_records() -> None:
-    """A batch query reads all whole records from the earliest to the latest."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3) + b"half", begin=50)}, "batch")
     assert planner.batch() == (at(a=50), at(a=80))
 
 
 def test_a_batch_query_ends_where_it_is_told() -> None:
-    """A record that is cut there is left out; journals not named end at their latest."""
     journals = {"log/a": FakeJournal(lines(9)), "log/b": FakeJournal(lines(2))}
     planner, _ = planner_of(journals, "batch", startingOffsets='{"log/a":20}', endingOffsets='{"log/a":45}')
     assert planner.batch() == (at(a=20, b=0), at(a=40, b=20))
@@ -710,7 +679,6 @@ def test_a_batch_query_ends_where_it_is_told() -> None:
     ],
 )
 def test_a_batch_end_that_cannot_be_is_named(end: int, text: str) -> None:
-    """The error has the journal and the offset."""
     planner, _ = planner_of(
         {"log/a": FakeJournal(lines(3), begin=100)}, "batch", endingOffsets=f'{{"log/a":{end}}}'
     )
@@ -720,7 +688,7 @@ def test_a_batch_end_that_cannot_be_is_named(end: int, text: str) -> None:
 
 
 def test_the_heads_seen_last_are_reported() -> None:
-    """Spark shows them in the query's progress; before the first batch there are none."""
+    """Spark shows them in the query's progress. Before the first batch there are none."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3) + b"half")})
     assert planner.report() is None
     planner.next(at(a=0))
@@ -728,12 +696,11 @@ def test_the_heads_seen_last_are_reported() -> None:
 
 
 def test_a_batch_that_may_skip_bytes_says_which_are_gone(caplog: pytest.LogCaptureFixture) -> None:
-    """A batch's end names lost bytes until the next; where loss is an error nothing is looked for."""
     journals = {"log/a": FakeJournal(lines(3), begin=100, fragments=(100,)), "log/b": FakeJournal(lines(2))}
     planner, client = planner_of(journals, failOnDataLoss="false")
     end = planner.next(at(a=70, b=0))
     assert end == at(a=130, b=20)
-    assert end.gaps == {"log/a": ((70, 110),)}  # The first record behind them may be the rest of one.
+    assert end.gaps == {"log/a": ((70, 110),)}  # The first record after the gap may be incomplete.
     assert caplog.messages == ["batch skips missing bytes journals=1 bytes=40 largest=log/a:40"]
     assert planner.next(end).to_json() == end.to_json()
     client.journals["log/a"].content += lines(1)
@@ -744,12 +711,10 @@ def test_a_batch_that_may_skip_bytes_says_which_are_gone(caplog: pytest.LogCaptu
 
 
 def contents(pieces: list[Piece]) -> list[bytes | None]:
-    """Return what pieces bring along."""
     return [piece.content for piece in pieces]
 
 
 def test_pieces_bring_the_bytes_that_the_planner_has() -> None:
-    """Bytes that came with the head, or were looked at for the batch's end; they stay for a second plan."""
     planner, client = planner_of({"log/a": FakeJournal(lines(3) + b"half"), "log/b": FakeJournal(begin=7)})
     start, end = at(a=0, b=7), at(a=30, b=7)
     assert planner.next(start) == end
@@ -770,7 +735,6 @@ def test_pieces_bring_the_bytes_that_the_planner_has() -> None:
     ],
 )
 def test_pieces_that_tasks_have_to_read(length: int, options: dict[str, str], has_tails: bool) -> None:
-    """The planner does not have these bytes, or not those of one piece."""
     planner, client = planner_of({"log/a": FakeJournal(lines(length // 10))}, **options)
     client.has_tails = has_tails
     end = planner.next(at(a=0))
@@ -778,7 +742,7 @@ def test_pieces_that_tasks_have_to_read(length: int, options: dict[str, str], ha
 
 
 def test_a_batch_that_is_planned_again_after_a_restart_is_read() -> None:
-    """Its ends are known, so the planner looks at nothing."""
+    """The ends are already known, so the planner reads no bytes."""
     first, client = planner_of({"log/a": FakeJournal(lines(3))})
     end = first.next(at(a=0))
     again, _ = planner_of(client.journals)
@@ -786,7 +750,6 @@ def test_a_batch_that_is_planned_again_after_a_restart_is_read() -> None:
 
 
 def test_a_batch_brings_few_bytes_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest ranges are given, as many as there is room for."""
     monkeypatch.setattr(pieces_module, "PLANNED_BYTES", 45)
     planner, _ = planner_of(
         {f"log/{name}": FakeJournal(lines(n)) for name, n in zip("abcd", (3, 1, 2, 1), strict=True)}
@@ -798,7 +761,7 @@ def test_a_batch_brings_few_bytes_along(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("look_s", "pause_s"), [(0.01, 0.1), (3, 3)], ids=["quick", "slow"])
 def test_a_stream_with_nothing_new_is_looked_at_seldom(look_s: float, pause_s: float) -> None:
-    """Spark asks a hundred times a second; a look that took long is not repeated at once either."""
+    """Spark asks a hundred times a second. A slow look also delays the next one."""
     now, waits = [0.0], list[float]()
 
     class SlowClient(FakeClient):
@@ -838,13 +801,13 @@ def test_a_query_checkpoint_keeps_its_isolation_level(tmp_path: Path) -> None:
     other, _ = planner_of(client.journals, **committed)
     with pytest.raises(OptionError, match=r"isolationLevel.*read_uncommitted: the batch .* other rows"):
         other.pieces(at(a=0), at(a=10))
-    # Whoever has read all messages up to a position may go on with committed ones.
+    # A query that has read all messages up to a position may continue with committed ones.
     client.journals["log/a"].content += lines(1)
     assert other.next(at(a=10)) == at(a=20)
 
 
 def test_a_planner_that_cannot_be_made_closes_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else has the client, and Spark's process may live on."""
+    """The client would leak otherwise, because Spark's process may live on."""
     closed: list[str] = []
     client = SimpleNamespace(close=lambda: closed.append("client"))
     monkeypatch.setattr(plan_module, "open_client", lambda _options: client)

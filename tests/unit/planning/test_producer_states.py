@@ -1,4 +1,4 @@
-"""The files of states: what is stored, what is read back, what becomes of those that are no good."""
+"""Files of producer states: what is stored, what is read back, and how damaged files are handled."""
 
 from __future__ import annotations
 
@@ -25,24 +25,21 @@ STATES = ProducerStates(
 
 
 def values(states: ProducerStates) -> list[list[int]]:
-    """Return the states for a comparison."""
     columns = (states.producers, states.last_acks, states.last_clocks, states.begins, states.last_offsets)
     return [*(column.tolist() for column in columns), [states.newest]]
 
 
 @pytest.fixture(params=["path", "file", "local", "memory"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A directory: a path, and URLs of pyarrow and of fsspec, which knows the latter two."""
+    """A directory as a path and as URLs for pyarrow and fsspec. Only fsspec supports the last two."""
     return str(tmp_path) if request.param == "path" else f"{request.param}://{tmp_path}"
 
 
 def test_states_are_read_back(location: str) -> None:
-    """A file holds the states and where the query started; one of another start does not count."""
     check_states_are_read_back(location)
 
 
 def check_states_are_read_back(location: str) -> None:
-    """Save states at a place, and ask for them and for others."""
     StateFiles(location).save(JOURNAL, 2000, 100, STATES)
     files = StateFiles(location)
     assert files.older(JOURNAL, 3000, 0) == [2000]
@@ -56,14 +53,12 @@ def check_states_are_read_back(location: str) -> None:
 
 
 def test_the_stored_form_is_read_as_it_was() -> None:
-    """A stored file gives the same states."""
     found = StateFiles(f"file://{GOLDEN}").load("v1", 2000, 100)
     assert found is not None
     assert values(found[0]) == values(STATES)
 
 
 def test_old_files_go(location: str) -> None:
-    """The newest files stay, those that a restart does not ask for are removed."""
     files = StateFiles(location)
     for offset in (1000, *range(KEPT_FILES + 3)):
         StateFiles(location).save(JOURNAL, offset, 0, STATES)
@@ -74,7 +69,7 @@ def test_old_files_go(location: str) -> None:
 
 
 def test_where_a_batch_begins_stays(location: str) -> None:
-    """Batches die before their commit, and each plans a later end: what begins there again has its file."""
+    """Batches die before their commit and each plans a later end, so the file of the begin must stay."""
     files = StateFiles(location)
     for offset in (90, 100):
         files.save(JOURNAL, offset, 0, STATES)
@@ -86,7 +81,6 @@ def test_where_a_batch_begins_stays(location: str) -> None:
 
 
 def test_other_files_are_let_alone(tmp_path: Path) -> None:
-    """Files of other names are not ours."""
     files = StateFiles(str(tmp_path))
     (tmp_path / JOURNAL).mkdir(parents=True)
     (tmp_path / JOURNAL / "notes.txt").touch()
@@ -100,8 +94,6 @@ class KillError(Exception):
 
 
 def killed(files: StateFiles, offset: int) -> None:
-    """Have a task die before its file has its name."""
-
     def die() -> None:
         raise KillError
 
@@ -110,7 +102,6 @@ def killed(files: StateFiles, offset: int) -> None:
 
 
 def test_what_a_killed_task_leaves_goes(tmp_path: Path) -> None:
-    """A file that is not whole counts for nothing, and the next batch removes it."""
     files = StateFiles(str(tmp_path))
     killed(files, 10)
     killed(files, 20)
@@ -124,7 +115,7 @@ def test_what_a_killed_task_leaves_goes(tmp_path: Path) -> None:
 
 
 def test_attempts_that_overlap_write_the_same_file(location: str) -> None:
-    """While one attempt writes, another one and a later batch write, and tidy up: the file is whole."""
+    """During one attempt, another one and a later batch write and clean up. The file must be complete."""
     slow, files = StateFiles(location), StateFiles(location)
 
     def meanwhile() -> None:
@@ -140,7 +131,6 @@ def test_attempts_that_overlap_write_the_same_file(location: str) -> None:
 
 
 def test_a_location_that_cannot_be_written_is_an_error(location: str, tmp_path: Path) -> None:
-    """The error names the option, the journal and the offset; states that cannot be read are left aside."""
     StateFiles(location)._system.open_output_stream(f"{tmp_path}/log").close()
     files = StateFiles(location)
     states = RangeStates(JOURNAL, 30, 40, start=0, files=files, catch_up=lambda states, *_: states)
@@ -153,7 +143,6 @@ def test_a_location_that_cannot_be_written_is_an_error(location: str, tmp_path: 
 def test_files_that_are_no_good_are_left_aside(
     tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a good file the states are read off the journal, from the nearest one on."""
     files = StateFiles(str(tmp_path))
     files.save(JOURNAL, 10, 0, STATES)
     files.save(JOURNAL, 20, 5, STATES)
@@ -176,7 +165,6 @@ def test_files_that_are_no_good_are_left_aside(
 
 
 def test_open_transactions_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log names the oldest transaction that is open where a batch ends, and its producer."""
     caplog.set_level("INFO")
     files = StateFiles(str(tmp_path))
     states = RangeStates(JOURNAL, 0, 40, start=0, files=files, catch_up=lambda states, *_: states)
@@ -187,7 +175,6 @@ def test_open_transactions_are_logged(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_transactions_with_missing_bytes_are_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Bytes that vanished since a transaction began take the whole of it with them, which the log says."""
     files = StateFiles(str(tmp_path))
     files.save(JOURNAL, 2000, 0, STATES)
 
@@ -207,7 +194,6 @@ def test_transactions_with_missing_bytes_are_lost(tmp_path: Path, caplog: pytest
 
 
 def test_a_location_that_nothing_opens_is_an_error() -> None:
-    """The error names the option and shows neither user nor query of a URL."""
     with pytest.raises(OptionError, match=r"stateLocation.*nowhere://bucket/states'") as caught:
         StateFiles("nowhere://name:secret@bucket/states?secret=1")
     assert "secret" not in str(caught.value)

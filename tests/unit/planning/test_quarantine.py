@@ -1,4 +1,4 @@
-"""A task that runs again survives a record that kills its parser, and the record is malformed."""
+"""A repeated task survives a record that crashes its parser, and that record is malformed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KILLER = b'{"n":1,"kill":%d}'
 
 
 class Mortal(JsonParser):
-    """A parser that a record with a marker kills, as native code does, by the signal that it names."""
+    """A parser that a record with a marker kills by the signal it names, as native code might."""
 
     def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
         for record in map(block.record, range(len(block))):
@@ -33,12 +33,10 @@ class Mortal(JsonParser):
 
 
 def mortal(mode: str) -> Mortal:
-    """Return the parser."""
     return Mortal(JsonFormat(SCHEMA, mode))
 
 
 def parsed(*records: bytes, mode: str = "PERMISSIVE") -> tuple[QuarantiningParser, list[dict[str, object]]]:
-    """Parse records in a child process; return the parser and the rows."""
     data = b"".join(record + b"\n" for record in records)
     parser = QuarantiningParser(partial(mortal, mode))
     batches = list(parser.record_batches([Block("shop/orders", 100, data, *line_spans(data))]))
@@ -47,7 +45,6 @@ def parsed(*records: bytes, mode: str = "PERMISSIVE") -> tuple[QuarantiningParse
 
 @pytest.mark.slow
 def test_a_record_that_kills_is_a_malformed_row(caplog: pytest.LogCaptureFixture) -> None:
-    """Its row has its text and its offset. All other rows are there, those of malformed records, too."""
     killer = KILLER % signal.SIGSEGV
     parser, rows = parsed(*RECORDS[:3], killer, b"oops", RECORDS[3])
     assert [row["n"] for row in rows] == [0, 1, 2, None, None, 3]
@@ -59,7 +56,6 @@ def test_a_record_that_kills_is_a_malformed_row(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.slow
 def test_records_that_kill_are_dropped() -> None:
-    """DROPMALFORMED gives the other rows."""
     killers = [KILLER % signal.SIGABRT, KILLER % signal.SIGBUS]
     parser, rows = parsed(*killers, *RECORDS[:2], mode="DROPMALFORMED")
     assert [row["n"] for row in rows] == [0, 1]
@@ -74,20 +70,19 @@ def test_records_that_kill_are_dropped() -> None:
     ],
 )
 def test_fail_fast_names_journal_and_offset(record: bytes, problem: str) -> None:
-    """FAILFAST raises the error of the first try for a malformed record, and the same one for a killer."""
     with pytest.raises(RecordError, match=problem) as caught:
         parsed(RECORDS[0], record, mode="FAILFAST")
     assert (caught.value.journal, caught.value.offset) == ("shop/orders", 108)
 
 
 def test_a_child_that_is_killed_from_outside_blames_no_record() -> None:
-    """A machine without memory kills processes, too: valid records must not become malformed."""
+    """The kernel also kills processes when memory runs out. Valid records must not become malformed."""
     with pytest.raises(RecordError, match="or one of the 4 records after it, ended with SIGKILL"):
         parsed(KILLER % signal.SIGKILL, *RECORDS)
 
 
 def test_a_child_that_does_not_start_blames_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python that cannot start, or lacks the package, ends with a status."""
+    """A Python that cannot start, or that lacks the package, exits with a status."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RecordError, match="ended with status 1"):
         parsed(*RECORDS)

@@ -1,4 +1,4 @@
-"""The columns of a query's first start are kept, and a file that does not have them is an error."""
+"""The columns of a query's first start are stored, and a file without them is an error."""
 
 from __future__ import annotations
 
@@ -23,22 +23,19 @@ COLUMNS = [
 
 
 def location_of(path: Path) -> str:
-    """Return a location as the option has it."""
     return parse_location("inferredSchemaLocation", str(path))
 
 
 def infer_once() -> Fields:
-    """Return the columns of a sample."""
     return COLUMNS
 
 
 def infer_never() -> Fields:
-    """Fail: a sample may have other columns."""
+    """Fail, because a second sample may have other columns."""
     raise AssertionError("a sample was drawn")
 
 
 def test_the_first_start_counts(tmp_path: Path) -> None:
-    """The columns are inferred once. The directory need not be there, and has nothing else then."""
     location = location_of(tmp_path / "of a query" / "schema")
     assert remembered(location, infer_once) == COLUMNS
     assert remembered(location, infer_never) == COLUMNS
@@ -46,7 +43,7 @@ def test_the_first_start_counts(tmp_path: Path) -> None:
 
 
 def test_a_second_start_at_the_same_time_has_the_columns_of_the_first(tmp_path: Path) -> None:
-    """A file that appears while a sample is drawn counts for both."""
+    """If the file appears while a sample is drawn, its columns count for both starts."""
     location = location_of(tmp_path)
 
     def infer_late() -> Fields:
@@ -58,8 +55,6 @@ def test_a_second_start_at_the_same_time_has_the_columns_of_the_first(tmp_path: 
 
 
 def test_a_sample_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    """The error is the sample's, and the next start draws another one."""
-
     def infer_nothing() -> Fields:
         raise OffsetError("is past the write head", "log/a", 5)
 
@@ -70,12 +65,11 @@ def test_a_sample_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("golden", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
 def test_every_stored_form_is_read(golden: Path) -> None:
-    """A file of any version keeps its columns, and the newest is written as it is."""
     assert parse_fields(golden.read_bytes(), "here") == COLUMNS
 
 
 def test_the_form_that_is_written(tmp_path: Path) -> None:
-    """A change of the form needs a new version and a new file of it."""
+    """A change of the form needs a new version and a new file for it."""
     remembered(location_of(tmp_path), infer_once)
     assert (tmp_path / FILE).read_bytes() == (GOLDEN / "v1.json").read_bytes()
 
@@ -99,7 +93,7 @@ def test_the_form_that_is_written(tmp_path: Path) -> None:
     ],
 )
 def test_another_file_is_refused(value: Any, problem: str, tmp_path: Path) -> None:
-    """The error names the file and the ways out; nothing is inferred in its place."""
+    """The error names the file and the remedies. Inferring again could give other columns."""
     (tmp_path / FILE).write_bytes(value if isinstance(value, bytes) else seal(json.dumps(value).encode()))
     with pytest.raises(OptionError, match="restore it; or delete it to infer the columns again") as caught:
         remembered(location_of(tmp_path), infer_never)
@@ -108,7 +102,6 @@ def test_another_file_is_refused(value: Any, problem: str, tmp_path: Path) -> No
 
 
 def test_a_location_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """A file in place of a directory is an error of the option."""
     (tmp_path / "file").write_text("")
     with pytest.raises(
         OptionError, match=r"'inferredSchemaLocation': got file://.*/file/below, which cannot be used"
@@ -120,7 +113,7 @@ def test_a_location_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     "text", ["", "schemas", "hdfs://a/b", "/a/../b", "s3://key:secret@bucket/a", "file:///"]
 )
 def test_a_location_is_a_directory(text: str) -> None:
-    """A relative path would be another directory in each process."""
+    """A relative path would mean another directory in each process."""
     with pytest.raises(
         OptionError, match=r"'inferredSchemaLocation'.*an absolute path, or file:///directory"
     ):

@@ -1,4 +1,4 @@
-"""What a journal's absence means follows from the position and from brokers that know as much as it does."""
+"""What a missing journal means, given the position and brokers that are at least as current."""
 
 from __future__ import annotations
 
@@ -45,17 +45,16 @@ A, B = "log/a", "log/b"
 def test_the_status_of_a_journal_that_the_list_lacks(
     last_seen: LastSeen, create_revision: int | None, listed_revision: int, status: JournalStatus
 ) -> None:
-    """Each case of the module's table."""
+    """The cases are the module's table."""
     assert classify(last_seen, create_revision, listed_revision) is status
 
 
 def stored(position: JournalOffsets) -> JournalOffsets:
-    """Return a position as a query finds it that is started again."""
     return JournalOffsets.from_json(position.to_json())
 
 
 def read_some(journals: dict[str, FakeJournal], /, **options: str) -> tuple[FakeClient, JournalOffsets]:
-    """Read a batch of a stream, as the options limit it, and end it; return what is left."""
+    """Read a batch of a stream within the options' limits, and commit it; return the position."""
     planner, client = planner_of(journals, **options)
     client.revision = 5
     start = JournalOffsets(dict.fromkeys(journals, 0))
@@ -63,7 +62,6 @@ def read_some(journals: dict[str, FakeJournal], /, **options: str) -> tuple[Fake
 
 
 def revived_planner(client: FakeClient, revision: int, **options: str) -> Planner:
-    """Return a new planner over the same journals, at a revision."""
     planner, other = planner_of(client.journals, **options)
     other.revision = revision
     return planner
@@ -73,7 +71,6 @@ def revived_planner(client: FakeClient, revision: int, **options: str) -> Planne
 def test_a_journal_that_was_read_may_go_while_the_query_runs(
     restarted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The run that saw its end warns once and records that it is gone; later runs need not have seen it."""
     client, position = read_some({A: FakeJournal(lines(2) + b"half"), B: FakeJournal(lines(2))})
     assert (position.revision, position.heads) == (5, {A: 24})
     planner = revived_planner(client, 5)
@@ -93,7 +90,7 @@ def test_a_journal_that_was_read_may_go_while_the_query_runs(
 
 
 def test_a_journal_that_goes_while_the_query_is_down_may_have_had_more() -> None:
-    """What was appended after the last run's last look is lost, so it is an error until it is allowed."""
+    """Bytes appended after the last look are lost, so it is an error unless loss is allowed."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     del client.journals[B]
     with pytest.raises(
@@ -107,7 +104,6 @@ def test_a_journal_that_goes_while_the_query_is_down_may_have_had_more() -> None
 
 @pytest.mark.parametrize("allowed", [False, True], ids=["losses refused", "losses allowed"])
 def test_a_named_journal_may_go_once_it_is_read(allowed: bool) -> None:
-    """A query over what is there now ends like any other, though an option names a journal that is gone."""
     options = {"journals": f"{A},{B}", "failOnDataLoss": str(not allowed).lower()}
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))}, **options)
     if not allowed:
@@ -131,7 +127,6 @@ def test_a_named_journal_may_go_once_it_is_read(allowed: bool) -> None:
 
 @pytest.mark.parametrize("allowed", [False, True], ids=["refused", "allowed"])
 def test_a_journal_that_was_not_read_may_not(allowed: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """The error says how much was left; where losses are allowed, a warning follows and the offset stays."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2) + b"half")})
     del client.journals[B]
     client.journals[A].content += lines(1)
@@ -145,12 +140,12 @@ def test_a_journal_that_was_not_read_may_not(allowed: bool, caplog: pytest.LogCa
     assert [record.getMessage() for record in caplog.records] == [
         f"journal is gone, its offset is kept journal={B}"
     ]
-    # The loss was allowed once; that is enough.
+    # A loss has to be allowed only once.
     assert revived_planner(client, 6).next(stored(after)) == after
 
 
 def test_a_new_journal_that_goes_before_it_is_read_is_a_loss() -> None:
-    """A journal pinned at its first byte is a loss if the position says that there was more."""
+    """The journal was pinned at its first byte. It is a loss if the position recorded more bytes."""
     client, position = read_some({A: FakeJournal(lines(2))})
     client.journals[B] = FakeJournal(lines(3), create_revision=6)
     pinned = stored(revived_planner(client, 6).next(position))
@@ -161,7 +156,7 @@ def test_a_new_journal_that_goes_before_it_is_read_is_a_loss() -> None:
 
 
 def test_a_position_without_heads_does_not_show_what_was_left() -> None:
-    """A journal that is gone may have had bytes left. The error names the way out."""
+    """The deleted journal may have had unread bytes. The error names the remedy."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     del client.journals[B]
     with pytest.raises(
@@ -179,7 +174,7 @@ def test_a_position_without_heads_does_not_show_what_was_left() -> None:
     ],
 )
 def test_a_journal_made_again_of_other_bytes_is_another_one(options: dict[str, str]) -> None:
-    """That is an error whatever the options: its offsets stand for other bytes."""
+    """It is an error regardless of the options, because its offsets mean other bytes."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     client.journals[B] = FakeJournal(b"y" * 20, create_revision=7)
     with pytest.raises(
@@ -189,7 +184,6 @@ def test_a_journal_made_again_of_other_bytes_is_another_one(options: dict[str, s
 
 
 def test_a_journal_made_again_is_seen_by_the_running_query() -> None:
-    """The position has its journals' revision, so a new journal is seen whatever was read since."""
     planner, client = planner_of({A: FakeJournal(lines(2))})
     client.revision = 5
     position = planner.next(JournalOffsets({A: 0}))
@@ -200,7 +194,7 @@ def test_a_journal_made_again_is_seen_by_the_running_query() -> None:
 
 
 def test_brokers_that_know_less_are_not_believed() -> None:
-    """A journal that they do not know is no loss, read or not: the query ends, if they stay so."""
+    """A missing journal is not a loss then. If the brokers do not catch up, the query ends."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     del client.journals[B]
     for allowed in ("true", "false"):
@@ -210,13 +204,12 @@ def test_brokers_that_know_less_are_not_believed() -> None:
 
 
 def test_brokers_that_know_less_may_list_what_they_know() -> None:
-    """A listing of brokers that know less allows no conclusion."""
     client, position = read_some({A: FakeJournal(lines(2))})
     assert revived_planner(client, 4).next(position) is position
 
 
 def test_a_list_that_is_behind_makes_no_position_older() -> None:
-    """A broker that lags does not take a journal's place in the position for an older one."""
+    """An outdated broker must not replace a journal in the position by an older one."""
     client, position = read_some({A: FakeJournal(lines(2))})
     client.revision = 9
     client.change(B, FakeJournal(lines(1)))
@@ -231,7 +224,7 @@ def test_a_list_that_is_behind_makes_no_position_older() -> None:
 
 
 def test_a_journal_is_looked_up_until_the_answer_is_as_new_as_the_list() -> None:
-    """Else a journal that the newer list brings would be taken for one made again, for good."""
+    """Otherwise a journal from the newer list would permanently be treated as created again."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     new = FakeJournal(lines(1), create_revision=9)
     client.journals["log/c"] = new
@@ -249,7 +242,6 @@ TWO_SOURCES = {name: FakeJournal(lines(2)) for name in ("log/a", "log/b", "other
 
 
 def test_a_position_of_another_source_names_both() -> None:
-    """The error has journals of both sides, the option that selects, and the way out."""
     _, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     planner, other = planner_of(TWO_SOURCES, selector="prefix=other/")
     other.revision = 5
@@ -267,7 +259,7 @@ def test_a_position_of_another_source_names_both() -> None:
 
 
 def test_a_position_of_another_source_is_told_by_what_exists() -> None:
-    """Journals that were deleted may have successors; journals that exist were selected by another option."""
+    """Deleted journals may have successors, but existing ones were selected by another option."""
     _, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     successors = {"other/c": FakeJournal(lines(1), create_revision=6)}
     planner, client = planner_of(successors, selector="prefix=other/", failOnDataLoss="false")
@@ -279,21 +271,21 @@ def test_a_position_of_another_source_is_told_by_what_exists() -> None:
 
 
 def test_a_running_query_may_have_its_labels_moved() -> None:
-    """Only the position at which a run begins may be of another source; all later ones are its own."""
+    """Only the position at the start of a run may belong to another source."""
     journals = {A: FakeJournal(lines(2)), "other/c": FakeJournal(lines(2))}
     planner, client = planner_of(journals, selector="name=log/a")
     position = planner.next(JournalOffsets({A: 0}))
     planner._journals._selector.include.labels[0].value = "other/c"  # type: ignore[attr-defined]  # Only a selected list has labels.
     moved = planner.next(position)
     assert moved.read_through == {A: 20, "other/c": 0}
-    # After that the position has a journal of each, and is no other source's.
+    # The position now has a journal of each selection, so it does not belong to another source.
     assert (
         revived_planner(client, 2, selector="prefix=other/").next(stored(moved)).read_through["other/c"] == 20
     )
 
 
 def test_a_list_that_is_behind_shows_no_other_source() -> None:
-    """A list that is older than the position may lack its journals."""
+    """A list older than the position may lack its journals."""
     journals = {"log/old": FakeJournal(lines(2)), A: FakeJournal(lines(2), create_revision=4)}
     planner, client = planner_of(journals)
     client.revision, client.lags = 5, [3, 3, 0]
@@ -303,7 +295,7 @@ def test_a_list_that_is_behind_shows_no_other_source() -> None:
 
 
 def test_a_journal_that_pauses_is_asked_for_once_a_list() -> None:
-    """A paused journal is asked for once a list, or it would cost a request at each look."""
+    """Otherwise each look would cost a request."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2) + b"half")})
     planner, other = planner_of(client.journals, journals=A)
     other.revision = 5

@@ -1,4 +1,4 @@
-"""Each byte has one fragment that serves it, and a range takes along the fragments it may need."""
+"""Each byte is served by one fragment, and a range includes the fragments that it may need."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ CONTENT = bytes(range(200))
 
 
 def stored(begin: int, end: int, codec: int = pb.GZIP, *, content: bytes = CONTENT) -> StoredFragment:
-    """Return a fragment of some content."""
     fragment = fragment_of("log/a", begin, content[begin:end], codec)
     return StoredFragment(fragment, fragment.content_path, end - begin)
 
 
 def spans(found: Iterable[Any]) -> list[tuple[int, int]]:
-    """Return the spans of fragments."""
     return [(each.begin, each.end) for each in found]
 
 
 def test_the_fragment_that_reaches_furthest_serves() -> None:
-    """Fragments that another one covers serve nothing, until that is gone."""
     fragments = [stored(0, 10), stored(0, 30), stored(20, 40), stored(25, 28), stored(50, 60)]
     coverage = FragmentCoverage(fragments)
     assert spans(coverage.serving) == [(0, 30), (20, 40), (50, 60)]
@@ -39,14 +36,13 @@ def test_the_fragment_that_reaches_furthest_serves() -> None:
 
 
 def test_of_equal_spans_the_first_path_serves() -> None:
-    """The first path serves in whatever order the listing comes: a query is the same each time."""
+    """The choice must not depend on the order of the listing, so that a query repeats exactly."""
     packed, raw = stored(0, 10), stored(0, 10, pb.NONE)
     assert FragmentCoverage([packed, raw]).covering(0) == packed
     assert FragmentCoverage([packed, raw]).serving == [packed]
 
 
 def test_a_range_takes_along_what_comes_after_a_hole() -> None:
-    """A range has the fragment after a hole, to say where the journal goes on, and no needless one."""
     coverage = FragmentCoverage([stored(0, 10), stored(5, 8), stored(10, 20), stored(90, 95), stored(95, 99)])
     assert spans(coverage.of_range(0, 10)) == [(0, 10), (5, 8)]
     assert spans(coverage.of_range(9, 12)) == [(0, 10), (10, 20)]
@@ -57,7 +53,6 @@ def test_a_range_takes_along_what_comes_after_a_hole() -> None:
 
 
 def test_fragments_are_held_against_each_other_by_name() -> None:
-    """Equal spans by their sums, equal sums by their spans, uncompressed files by their size."""
     check_fragments([stored(0, 10), stored(0, 10, pb.NONE), stored(5, 9)], "memory:///")
     with pytest.raises(FragmentConflictError, match="SHA-1 sums differ"):
         check_fragments([stored(0, 10), stored(0, 10, content=CONTENT[::-1])], "memory:///")

@@ -37,7 +37,7 @@ CODECS = [pb.NONE, pb.GZIP, pb.SNAPPY, pb.ZSTANDARD, pb.GZIP_OFFLOAD_DECOMPRESSI
 
 
 def stored(root: Path) -> MemoryFiles:
-    """Write a journal ``log/a`` of a fragment of each codec, and more that is none; return it in memory."""
+    """Write a journal ``log/a`` with a fragment of each codec, and other files; return it in memory."""
     files = MemoryFiles()
     lines, begin = LINES.splitlines(keepends=True), 0
     for turn, codec in enumerate(CODECS):
@@ -52,7 +52,6 @@ def stored(root: Path) -> MemoryFiles:
 
 
 def bucket(root: Path) -> Bucket:
-    """Return a directory as a bucket, as one with a path in it."""
     (root / "outer").mkdir(exist_ok=True)
     return Bucket(fs.SubTreeFileSystem(str(root), fs.LocalFileSystem()), "", "s3://test")
 
@@ -67,7 +66,7 @@ def bucket(root: Path) -> Bucket:
     ],
 )
 def test_a_bucket_exists_and_can_be_listed(tmp_path: Path, base: str, problem: str) -> None:
-    """A path without an object is a store that is empty; a bucket that is missing is none."""
+    """A path without objects is an empty store, but a missing bucket is an error."""
     (tmp_path / "there").mkdir()
     (tmp_path / "there/file").write_bytes(b"")
     checked = Bucket(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), base, f"s3://{base}")
@@ -80,7 +79,6 @@ def test_a_bucket_exists_and_can_be_listed(tmp_path: Path, base: str, problem: s
 
 @pytest.fixture(params=["directory", "bucket"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[StoreFiles, Path]:
-    """A store of each kind, and where its files are."""
     root = tmp_path / "store with a blank"
     root.mkdir()
     stored(root)
@@ -94,12 +92,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[StoreFiles, P
     ids=["whole", "cut", "spread", "named"],
 )
 def test_every_codec_is_read(store: tuple[StoreFiles, Path], options: dict[str, str]) -> None:
-    """Files of every codec are read, however the range is cut."""
     assert rows_of(store[0], **options) == EXPECTED
 
 
 def test_times_come_from_the_files(store: tuple[StoreFiles, Path]) -> None:
-    """A fragment's time is its file's, in whole seconds."""
+    """A fragment's time is its file's modification time in whole seconds."""
     files, root = store
     path = min((root / "log/a").glob("0*"))
     os.utime(path, (1_700_000_123.9, 1_700_000_123.9))
@@ -121,7 +118,6 @@ def test_times_come_from_the_files(store: tuple[StoreFiles, Path]) -> None:
 def test_a_file_that_is_not_what_its_name_says(
     store: tuple[StoreFiles, Path], turn: int, damage: Callable[[bytes], bytes]
 ) -> None:
-    """A wrong file and what is wrong with it are named, whatever failOnDataLoss says."""
     files, root = store
     path = sorted((root / "log/a").glob("0*"))[turn]
     path.write_bytes(damage(path.read_bytes()))
@@ -130,7 +126,7 @@ def test_a_file_that_is_not_what_its_name_says(
 
 
 def test_a_bucket_may_decompress_what_it_hands_out(tmp_path: Path) -> None:
-    """A bucket may hand out GZIP_OFFLOAD_DECOMPRESSION fragments compressed or not, as Google's does."""
+    """As Google's does: GZIP_OFFLOAD_DECOMPRESSION fragments arrive compressed or decompressed."""
     stored(tmp_path)
     (path,) = [each for each in (tmp_path / "log/a").glob("0*") if not each.suffix]
     path.write_bytes(gzip.decompress(path.read_bytes()))
@@ -138,7 +134,7 @@ def test_a_bucket_may_decompress_what_it_hands_out(tmp_path: Path) -> None:
 
 
 def test_a_codec_that_is_not_the_names(store: tuple[StoreFiles, Path]) -> None:
-    """Pyarrow does not guess it from the name, and neither do we."""
+    """The name decides the codec, so other content is corrupt."""
     files, root = store
     raw, packed, *_ = sorted((root / "log/a").glob("0*"))
     packed.rename(packed.with_suffix(".zst"))
@@ -150,7 +146,6 @@ def test_a_codec_that_is_not_the_names(store: tuple[StoreFiles, Path]) -> None:
 
 
 def test_a_file_that_is_gone_since_the_plan(store: tuple[StoreFiles, Path]) -> None:
-    """A lost file's bytes are an error that says how many, or, where allowed, a gap."""
     files, root = store
     for options in (store_options(), store_options(failOnDataLoss="false")):
         stored(root)
@@ -162,20 +157,19 @@ def test_a_file_that_is_gone_since_the_plan(store: tuple[StoreFiles, Path]) -> N
             with pytest.raises(DataLossError, match=f"offset {begin}: the next available byte is at {end}"):
                 read(files, options, pieces)
         else:
-            # The first record behind may be the rest of one.
+            # The first record after the gap may be incomplete.
             left = [row for row in EXPECTED if row[1] + len(row[2]) < begin or row[1] > end]
             assert read(files, options, pieces) == left
 
 
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:
-    """A missing store is named, and so is a journal that is not in it."""
     with pytest.raises(FragmentStoreError, match=f"file://{tmp_path}/none/: the directory does not exist"):
         rows_of(open_store(f"file://{tmp_path}/none"))
 
 
 @pytest.mark.parametrize("link", ["log/b", "log/a/link"], ids=["directory", "file"])
 def test_links_are_refused(tmp_path: Path, link: str) -> None:
-    """Followed, they could read what is no part of the store; passed over, bytes would be missing."""
+    """Following a link could read outside of the store, and ignoring it would lose bytes."""
     root = tmp_path / "store"
     stored(root)
     (tmp_path / "elsewhere").mkdir()
@@ -185,7 +179,7 @@ def test_links_are_refused(tmp_path: Path, link: str) -> None:
 
 
 def test_pipes_are_refused(tmp_path: Path) -> None:
-    """A pipe where a fragment should be is not waited for; passed over, bytes would be missing."""
+    """Reading a pipe would block, and ignoring it would lose bytes."""
     stored(tmp_path)
     os.mkfifo(tmp_path / "log/a/pipe")
     with pytest.raises(FragmentStoreError, match="log/a/pipe: it is neither a regular file nor a directory"):
@@ -193,7 +187,7 @@ def test_pipes_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_became_a_link_since_the_plan(tmp_path: Path) -> None:
-    """Files are opened below the store only."""
+    """Files are opened only below the store's directory."""
     root = tmp_path / "store"
     stored(root)
     options, files = store_options(), Directory(str(root))
@@ -206,7 +200,6 @@ def test_a_directory_that_became_a_link_since_the_plan(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["../secret", "log/../../secret"])
 def test_no_path_leads_out(tmp_path: Path, path: str) -> None:
-    """No path of a plan leads out of the store."""
     (tmp_path / "secret").write_bytes(b"abc")
     (tmp_path / "store/log").mkdir(parents=True)
     asked = StoredFragment(fragment_of("log/a", 0, b"abc"), path, 3)
@@ -215,7 +208,7 @@ def test_no_path_leads_out(tmp_path: Path, path: str) -> None:
 
 
 def test_an_unreadable_file_is_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers write files that only they may read: that is said, and nothing is skipped."""
+    """Brokers write files that only they may read. The error says so, and nothing is skipped."""
     stored(tmp_path / "store")
 
     def refuse(*_: object) -> int:
@@ -227,7 +220,6 @@ def test_an_unreadable_file_is_no_gap(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_other_files_are_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Other files give one warning together, not one each."""
     stored(tmp_path)
     for n in range(3):
         (tmp_path / f"log/a/note-{n}.txt").write_text("hello")
@@ -238,7 +230,6 @@ def test_other_files_are_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 def test_files_of_one_span_that_differ_are_named(store: tuple[StoreFiles, Path]) -> None:
-    """Both files are named before anything is read."""
     files, root = store
     first = min((root / "log/a").glob("0*"))
     other = MemoryFiles()
@@ -250,7 +241,6 @@ def test_files_of_one_span_that_differ_are_named(store: tuple[StoreFiles, Path])
 
 
 def test_one_listing_serves_a_query() -> None:
-    """One listing serves a query, however many journals it has."""
     files = MemoryFiles()
     for n in range(30):
         files.put(f"log/{n:03}", 0, b"a\nb\n")
@@ -260,7 +250,6 @@ def test_one_listing_serves_a_query() -> None:
 
 
 def test_a_bucket_is_opened_by_its_url() -> None:
-    """The URL's query opens the bucket; errors show the bucket, and nothing that came after it."""
     made = open_store("s3://some-bucket/a/path?region=eu-west-1&scheme=https")
     assert made.url == "s3://some-bucket/a/path/"
     with pytest.raises(FragmentStoreError) as caught:

@@ -1,4 +1,4 @@
-"""What a listing of a store holds is known from it, or has to be said; nothing is guessed."""
+"""What a listing of a store says about journals, and what the user has to specify."""
 
 from __future__ import annotations
 
@@ -12,25 +12,21 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 def name(begin: int, end: int, extension: str = ".gz") -> str:
-    """Return a fragment's file name."""
     return f"{begin:016x}-{end:016x}-{SHA}{extension}"
 
 
 def layout(*paths: str, names: tuple[str, ...] = (), levels: int | None = None) -> Layout:
-    """Return the layout of a listing; of the prefix ``log/`` without names."""
     wanted = StoreSelection(names, "" if names else "log/", levels)
     return layout_of([StoreFile(path, 9, 60) for path in paths], wanted)
 
 
 def spans(found: Layout) -> dict[str, list[tuple[int, int]]]:
-    """Return the spans of each journal's fragments."""
     return {
         journal: [(each.begin, each.end) for each in found.journals[journal]] for journal in found.journals
     }
 
 
 def test_a_directory_with_fragments_is_a_journal() -> None:
-    """Any order of a listing gives the same journals; those beside the prefix are left out."""
     paths = [f"log/b/{name(5, 9)}", f"log/a/deep/{name(0, 9)}", f"log/b/{name(0, 5)}", f"logs/{name(0, 9)}"]
     assert spans(layout(*paths)) == {"log/a/deep": [(0, 9)], "log/b": [(0, 5), (5, 9)]}
 
@@ -48,14 +44,13 @@ def test_a_directory_with_fragments_is_a_journal() -> None:
     ],
 )
 def test_what_is_no_fragment_is_counted(path: str) -> None:
-    """A file that is no fragment is counted and never read."""
     found = layout(path, f"log/z/{name(0, 9)}")
     assert spans(found) == {"log/z": [(0, 9)]}
     assert found.skipped == (path,)
 
 
 def test_what_is_not_whole_yet_is_not_looked_at() -> None:
-    """Brokers rename a file when it is; an empty fragment holds nothing."""
+    """Brokers rename a file when it is complete. An empty fragment has no bytes."""
     found = layout(f"log/a/.partial-{name(0, 9)}123", f"log/a/{name(7, 7)}")
     assert (spans(found), found.skipped) == ({}, ())
 
@@ -75,20 +70,19 @@ def test_what_is_not_whole_yet_is_not_looked_at() -> None:
     ],
 )
 def test_what_may_be_a_postfix_has_to_be_decided(paths: list[str], problem: str) -> None:
-    """A possible postfix has to be decided, or rows would name a journal that does not exist."""
+    """If a possible postfix were guessed, rows could name a journal that does not exist."""
     with pytest.raises(OptionError, match=f"'fragmentPostfixLevels': got nothing.*{problem}"):
         layout(*paths)
     assert set(spans(layout(*paths, levels=0))) == {path.rpartition("/")[0] for path in paths}
 
 
 def test_a_postfix_is_left_off() -> None:
-    """The number of directories given is left off, and a journal's fragments come together again."""
     paths = [f"log/a/2026/01/{name(0, 9)}", f"log/a/2026/02/{name(9, 12)}", f"log/b/2026/01/{name(0, 4)}"]
     assert spans(layout(*paths, levels=2)) == {"log/a": [(0, 9), (9, 12)], "log/b": [(0, 4)]}
 
 
 def test_a_fragment_that_is_not_deep_enough_is_no_silent_loss() -> None:
-    """A template may have come later than a journal's first fragments: then journals have to be named."""
+    """The path template may be younger than a journal's first fragments, so journals must be named."""
     paths = [f"log/a/{name(0, 9)}", f"log/a/2026/{name(9, 12)}"]
     with pytest.raises(OptionError, match=r"got 2, but the fragment 'log/a/0.* is not so deep under 'log/'"):
         layout(*paths, levels=2)
@@ -99,7 +93,6 @@ def test_a_fragment_that_is_not_deep_enough_is_no_silent_loss() -> None:
 
 
 def test_a_named_journal_has_what_lies_below_it() -> None:
-    """A journal has what lies below its name, to the depth given and outside other names."""
     paths = [f"log/a/{name(0, 9)}", f"log/a/1/{name(9, 12)}", f"log/a/b/{name(0, 4)}"]
     with pytest.raises(OptionError, match=r"'fragmentPostfixLevels': got nothing.*below the journal 'log/a'"):
         layout(*paths, names=("log/a",))
@@ -109,7 +102,6 @@ def test_a_named_journal_has_what_lies_below_it() -> None:
 
 
 def test_a_query_lists_once() -> None:
-    """A prefix's directory, a few names' own, or what many names have in common; nothing twice."""
     assert roots_of(StoreSelection(prefix="log/deep/")) == ["log/deep"]
     assert roots_of(StoreSelection(("log/b", "log/a", "log/a/c"))) == ["log/a", "log/b"]
     many = tuple(f"log/deep/{n}" for n in range(MAX_ROOTS + 1))

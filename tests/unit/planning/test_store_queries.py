@@ -1,4 +1,4 @@
-"""The journals and the gaps of a query on a fragment store, from its listing."""
+"""The journals and gaps of a query on a fragment store, as its listing gives them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONE = b"x" * 9 + b"\n"
 
 @pytest.fixture
 def files() -> MemoryFiles:
-    """Two journals of five fragments each, of ten records, stored at the seconds 1 to 5."""
+    """Two journals of five fragments with ten records each, stored at the seconds 1 to 5."""
     made = MemoryFiles()
     for journal in ("log/a", "log/b"):
         for part in range(5):
@@ -24,7 +24,6 @@ def files() -> MemoryFiles:
 
 @pytest.mark.parametrize("pattern", ["log/[bc]", "[a-z]+/b|log/c"])
 def test_a_pattern_chooses_journals_of_a_store(files: MemoryFiles, pattern: str) -> None:
-    """Stores have names, so patterns choose among them, with a directory in common or without."""
     options = store_options(journalsPattern=pattern)
     rows = read(files, options, plan(files, options))
     assert {row[0] for row in rows} == {"log/b"}
@@ -32,7 +31,6 @@ def test_a_pattern_chooses_journals_of_a_store(files: MemoryFiles, pattern: str)
 
 
 def test_gaps_of_a_store(files: MemoryFiles) -> None:
-    """A gap is a range that no file holds, before the end of the last one."""
     lost = next(path for path in files.files if path.startswith(f"log/b/{200:016x}-"))
     del files.files[lost]
     options = store_options(readGaps="true")

@@ -1,4 +1,4 @@
-"""From the calls of Spark 4.0 and 4.1 the source knows where a query stands, or refuses the batch."""
+"""From the calls of Spark 4.0 and 4.1 the source derives where a query is, or refuses the batch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ ONE, TWO = JournalOffsets({"log/a": 20}), JournalOffsets({"log/a": 30})
 
 
 def first() -> JournalOffsets:
-    """Return the start of a new query."""
     return FIRST
 
 
 def unasked() -> JournalOffsets:
-    """Fail: the start of a new query is of no interest to one that goes on."""
+    """Fail, because a query that continues must not look up a new query's start."""
     raise AssertionError("the start of a new query was made")
 
 
 def test_a_new_query_begins_at_its_start() -> None:
-    """Spark asks for the end of batch 0 first, then for its start, which is the same one."""
+    """Spark asks for the end of batch 0 before its start. Both must be equal."""
     made = iter([FIRST, JournalOffsets({"log/a": 11}, "initial")])
     tracked = TrackedPosition()
     assert not tracked.is_known
@@ -41,7 +40,6 @@ def test_a_new_query_begins_at_its_start() -> None:
 
 
 def test_a_restarted_query_goes_on_at_its_last_end() -> None:
-    """An empty batch before anything else is that end; where nothing is new it stays so."""
     tracked = TrackedPosition()
     assert not tracked.check(ONE, ONE)
     assert tracked.next_begin(unasked) == ONE
@@ -53,7 +51,6 @@ def test_a_restarted_query_goes_on_at_its_last_end() -> None:
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "run_at_once"])
 def test_a_batch_that_was_planned_runs_again(told: bool) -> None:
-    """Its begin is taken from Spark, and the next batch begins at its end."""
     tracked = TrackedPosition()
     if told:
         assert not tracked.check(TWO, TWO)
@@ -63,7 +60,6 @@ def test_a_batch_that_was_planned_runs_again(told: bool) -> None:
 
 
 def test_the_first_batch_runs_again() -> None:
-    """Its start is its end, whatever a new query would start with now."""
     tracked = TrackedPosition()
     assert not tracked.check(PINNED, PINNED)
     assert tracked.first(unasked) == FIRST
@@ -72,12 +68,10 @@ def test_the_first_batch_runs_again() -> None:
 
 
 def planned_new(tracked: TrackedPosition) -> None:
-    """Plan the first batch of a query taken for new."""
     tracked.plan(tracked.next_begin(first), PINNED)
 
 
 def restarted(tracked: TrackedPosition) -> None:
-    """Plan a batch of a query that goes on."""
     tracked.check(ONE, ONE)
     tracked.plan(tracked.next_begin(first), TWO)
 
@@ -97,7 +91,7 @@ def restarted(tracked: TrackedPosition) -> None:
 def test_a_batch_that_was_not_given_is_refused(
     before: Callable[[TrackedPosition], None], begin: JournalOffsets, end: JournalOffsets, problem: str
 ) -> None:
-    """A Spark that tells a source later that the query goes on, or not at all, loses and doubles no row."""
+    """If Spark reports the start of a continued query late or never, rows would be lost or doubled."""
     tracked = TrackedPosition()
     before(tracked)
     with pytest.raises(OffsetError, match=problem):
