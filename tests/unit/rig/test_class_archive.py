@@ -1,4 +1,4 @@
-"""An archive is used where it fits this Java and all it was made with is still there, else none is."""
+"""A class archive is used only if it fits this Java and all files that it was made from still exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.rig.class_archive import (
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine with a Java of its own and an empty cache."""
+    """The environment of a machine with its own Java and an empty cache."""
     java = tmp_path / "java"
     java.mkdir()
     (java / "release").write_text('JAVA_VERSION="17.0.15"\n')
@@ -29,7 +29,6 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def made(environ: dict[str, str], tmp_path: Path) -> ClassArchive:
-    """An archive as it lies in the cache."""
     jar = tmp_path / "delta.jar"
     jar.touch()
     file = Path(environ["GAZETTE_SPARK_CACHE"], f"{archive_name(environ)}.jsa")
@@ -39,7 +38,6 @@ def made(environ: dict[str, str], tmp_path: Path) -> ClassArchive:
 
 
 def test_what_was_made_is_found(environ: dict[str, str], made: ClassArchive) -> None:
-    """An archive that was made is found with the jars it needs."""
     assert find_archive(environ) == made
 
 
@@ -51,7 +49,7 @@ def test_another_java_has_another_archive(environ: dict[str, str], made: ClassAr
 
 @pytest.mark.parametrize("lost", ["archive", "description", "jar", "text", "java"])
 def test_a_part_that_is_missing_means_none(environ: dict[str, str], made: ClassArchive, lost: str) -> None:
-    """A start goes on without; it does not fail."""
+    """Spark then starts without an archive instead of failing."""
     description = made.file.with_suffix(".json")
     match lost:
         case "archive":
@@ -68,7 +66,7 @@ def test_a_part_that_is_missing_means_none(environ: dict[str, str], made: ClassA
 
 
 def test_its_jars_come_first_on_the_class_path(made: ClassArchive) -> None:
-    """Other jars may only come behind the archive's."""
+    """Other jars may only come after the archive's."""
     variables = made.environment({CLASS_PATH_VARIABLE: "/more.jar"})
     assert variables[CLASS_PATH_VARIABLE] == f"{made.jars[0]}:/more.jar"
     assert made.environment({})[CLASS_PATH_VARIABLE] == made.jars[0]
@@ -76,7 +74,6 @@ def test_its_jars_come_first_on_the_class_path(made: ClassArchive) -> None:
 
 
 def test_jars_that_spark_brings_are_left_to_it() -> None:
-    """Jars that Spark brings are left out in any version; the rest keeps its order."""
     brought = next((spark_home() / "jars").glob("jackson-databind-*.jar")).name
     assert brought != "jackson-databind-2.13.5.jar"
     jars = [

@@ -1,4 +1,4 @@
-"""A seed is a schedule that holds all that may happen; what fails is reported with the way to replay it."""
+"""A seed determines a schedule that covers every event, and a failure is reported with its replay command."""
 
 from __future__ import annotations
 
@@ -44,14 +44,12 @@ from tests.rig.iceberg import IcebergStream
 
 
 def test_a_seed_is_a_schedule() -> None:
-    """The same seed draws the same steps, another one others."""
     settings = Settings(steps=30, kill_share=0.2)
     assert draw(7, settings) == draw(7, settings) != draw(8, settings)
 
 
 @pytest.mark.parametrize("sink", SINKS)
 def test_every_kind_and_point_comes_up(sink: str) -> None:
-    """Long schedules have each kind of step, and die at each point that the sink reaches, and no other."""
     steps = draw(1, Settings(steps=3000, kill_share=0.3, sinks=(sink,))).steps
     kills = {kind for kind in SIGKILLS if FEATURE_OF.get(kind, sink) == sink}
     kinds = {*fitting(sink), *kills}
@@ -68,23 +66,20 @@ def test_every_kind_and_point_comes_up(sink: str) -> None:
 
 
 def test_successive_seeds_take_the_kinds_of_sink_in_turn() -> None:
-    """Five schedules have all five; each point that a kind of sink has for itself is one of a kind."""
     assert {draw(seed, Settings(steps=1)).sink for seed in range(7, 7 + len(SINKS))} == SINKS.keys()
     assert {point.feature for point in POINTS if point.feature} < SINKS.keys()
 
 
 def test_most_crashes_are_those_of_whole_queries() -> None:
-    """Even if each step of sink crashes has three batches, and each third crash comes by no point."""
+    """This must be true even if each sink step has three batches and each third crash uses no failpoint."""
     assert 2 / 3 * WEIGHTS["crash"] > WEIGHTS["sink crashes"] * SINK_CRASHES * 3
 
 
 def test_without_kills_no_child_process_is_needed() -> None:
-    """A schedule without kills needs no child process."""
     assert not SIGKILLS & {step.kind for step in draw(1, Settings(steps=1000)).steps}
 
 
 def test_a_schedule_of_some_kinds_is_replayed_by_its_command() -> None:
-    """Other kinds are not drawn; kills come by their own share."""
     settings = Settings(1000, 0.1, frozenset({"zombie", "sink crashes"}), ("upsert", "dead letters"))
     kills = {kind for kind in SIGKILLS if kind not in FEATURE_OF}
     assert {step.kind for step in draw(1, settings).steps} == {"zombie", "sink crashes", *kills}
@@ -96,7 +91,6 @@ def test_a_schedule_of_some_kinds_is_replayed_by_its_command() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_can_be_carried_out(kind: str) -> None:
-    """A scenario has a method for it."""
     assert callable(getattr(Scenario, f"_{kind.replace(' ', '_')}"))
 
 
@@ -110,14 +104,12 @@ def test_every_kind_can_be_carried_out(kind: str) -> None:
     ids=["rename", "failpoint", "failpoint of a task"],
 )
 def test_a_child_is_told_where_to_die(point: str, command: dict[str, str]) -> None:
-    """At a rename or at a failpoint; a point that no kill reaches is refused."""
     assert command_to_die(BY_NAME[point], 2) == command
     with pytest.raises(ValueError, match="in a task"):
         command_to_die(BY_NAME["in a task"], 1)
 
 
 def test_endings_are_told_apart() -> None:
-    """A planned crash, a refusal of the sink, and whatever else."""
     assert outcome("FailpointError: failpoint 'sink.entry' was reached; it is") == CRASHED
     assert outcome("gazette_spark.errors.GapError: table t, app id") == "GapError"
     with pytest.raises(UnexpectedEndError, match="disk full"):
@@ -125,7 +117,6 @@ def test_endings_are_told_apart() -> None:
 
 
 def record(**fields: Any) -> dict[str, Any]:
-    """A schedule without a failure."""
     numbers = dict.fromkeys(COLUMNS, 0)
     usual = {
         "seed": 3,
@@ -143,7 +134,7 @@ def record(**fields: Any) -> dict[str, Any]:
 
 
 def test_the_summary_bounds_the_rate_of_failures() -> None:
-    """The rule of three bounds the rate, over all crashes and kills."""
+    """The bound is the rule of three, over all crashes and kills."""
     text = summary([record(), record(sigkills=100, points={"before the WAL": 2})])
     assert "| queries ended by an exception | 300 | 60% | 2.0 |" in text
     assert "| drivers ended by SIGKILL | 100 | 20% | 0.0 |\n| sinks alone, within a batch | 100 | 20%" in text
@@ -151,7 +142,6 @@ def test_the_summary_bounds_the_rate_of_failures() -> None:
 
 
 def test_the_summary_adds_up_by_kind_of_sink() -> None:
-    """Each kind has a line, and all have one."""
     text = summary([record(), record(sink="upsert", sigkills=9, lost=2), record(sigkills=1)])
     assert "| raw | 2 | 300 | 1 | 100 | 0 | 18 | 8 | 0 | 0 | 0 |" in text
     assert "| upsert | 1 | 150 | 9 | 50 | 0 | 9 | 4 | 2 | 0 | 0 |" in text
@@ -159,14 +149,13 @@ def test_the_summary_adds_up_by_kind_of_sink() -> None:
 
 
 def test_kills_are_ordered_with_a_share() -> None:
-    """Without one there would never be so many."""
+    """Without a share of kills, their number would never be reached."""
     assert parse(["--crashes", "1000", "--kills", "300", "--kill-share", "0.3"]).kills == 300
     with pytest.raises(SystemExit):
         parse(["--kills", "300", "--kill-share", "0"])
 
 
 def test_schedules_go_on_until_there_were_so_many_crashes() -> None:
-    """Of all kinds, and of kills; where schedule after schedule fails, they do not go on."""
     given = parse(["--schedules", "1", "--crashes", "400", "--kills", "9", "--kill-share", "0.3"])
     assert not is_enough([record(), record()], given)
     assert not is_enough([record(sigkills=9)], given)
@@ -175,7 +164,6 @@ def test_schedules_go_on_until_there_were_so_many_crashes() -> None:
 
 
 def test_the_summary_shows_how_to_run_a_failure_again() -> None:
-    """A failure's seed and command are shown; no rate is claimed then."""
     text = summary([record(), record(seed=17, failure="lost 1", replay="python -m x --seed 17")])
     assert "seed 17: lost 1\n  run it again: python -m x --seed 17" in text
     assert "confidence" not in text
@@ -201,7 +189,6 @@ def table_of(
 
 
 def read(kind: str, directory: Path, truth: dict[str, bytes] = TRUTH) -> OracleVerdict:
-    """What the oracle of a kind of sink says."""
     return check(kind, directory, truth, app_id="app", complete=True)
 
 
@@ -218,7 +205,6 @@ def read(kind: str, directory: Path, truth: dict[str, bytes] = TRUTH) -> OracleV
 def test_the_oracle_of_state_finds(
     tmp_path: Path, change: Callable[[list[Any]], list[Any]], counts: tuple[int, int, int]
 ) -> None:
-    """A row lost because state ran ahead, and one doubled because state was lost."""
     table_of(tmp_path / "table", change([("a", 0), ("a", 1), ("a", 2)]), "journal key")
     verdict = read("stateful", tmp_path / "table")
     assert (verdict.lost, verdict.duplicated, verdict.altered) == counts
@@ -238,7 +224,6 @@ def test_the_oracle_of_state_finds(
 def test_the_oracle_of_dead_letters_finds(
     tmp_path: Path, change: Callable[[list[Any]], list[Any]], counts: tuple[int, int, int]
 ) -> None:
-    """Each record is in one of both tables, once."""
     records = [("a", offset, value) for offset, value in split_records(TRUTH["a"])]
     table_of(tmp_path / "table", [row for row in records if fits(row[2])], "journal offset value")
     dead = change([row for row in records if not fits(row[2])])
@@ -261,7 +246,6 @@ def test_the_oracle_of_dead_letters_finds(
 def test_the_oracle_of_iceberg_tables_finds(
     tmp_path: Path, change: Callable[[list[Any]], list[Any]], counts: tuple[int, int, int]
 ) -> None:
-    """Each record is there once, also after all files were rewritten, and after snapshots have expired."""
     table = IcebergCrashTable(tmp_path / "table")
     stream = IcebergStream(table.properties, app_id="app", schema=RAW)
     rows = change([("a", offset, value) for offset, value in split_records(TRUTH["a"])])
@@ -308,7 +292,6 @@ MESSAGES = b"".join(
 def test_the_oracle_of_committed_messages_finds(
     tmp_path: Path, change: Callable[[list[Any]], list[Any]], counts: tuple[int, int, int]
 ) -> None:
-    """Each committed message is there once, and no other."""
     truth = {"a": MESSAGES}
     rows = [("a", *_record(0), _record(3)[0]), ("a", *_record(5), _record(5)[0])]
     table_of(tmp_path / "table", change(rows), "journal offset value _ack_offset", truth)
@@ -318,12 +301,10 @@ def test_the_oracle_of_committed_messages_finds(
 
 
 def _record(number: int) -> tuple[int, bytes]:
-    """Return offset and value of a message."""
     return list(split_records(MESSAGES))[number]
 
 
 def test_producers_do_all_that_producers_do() -> None:
-    """They commit, roll back, repeat themselves, write alone, and die with transactions open."""
     writer = MessageWriter(1)
     lines = [writer.next(number, "a") for number in range(400)]
     said = [tuple(json.loads(line)["n"]) for line in lines]

@@ -1,4 +1,4 @@
-"""The checker of replicated logs finds each broken promise, and none in a sound history."""
+"""The checker of replicated logs finds each broken promise, and finds none in a correct history."""
 
 from __future__ import annotations
 
@@ -24,59 +24,51 @@ def sound() -> History:
 
 
 def test_a_sound_history() -> None:
-    """Entries that were under way together may be in any order, and unacknowledged ones may be there."""
+    """Concurrent entries may be in any order, and unacknowledged ones may be present."""
     assert problems(sound()) == []
 
 
 def twice(history: History) -> None:
-    """Have an entry applied twice."""
     for steps in history.replicas.values():
         steps.insert(4, "c")
 
 
 def lost(history: History) -> None:
-    """Leave out an acknowledged entry."""
     for steps in history.replicas.values():
         steps.remove("d")
 
 
 def version_back(history: History) -> None:
-    """Repeat a version."""
     for steps in history.replicas.values():
         steps[5] = 1
 
 
 def version_left_out(history: History) -> None:
-    """Leave out a version."""
     for steps in history.replicas.values():
         steps[5] = 3
 
 
 def another_order(history: History) -> None:
-    """Exchange two entries of one replica."""
     steps = history.replicas["second"]
     steps[4], steps[6] = steps[6], steps[4]
 
 
 def less(history: History) -> None:
-    """Leave out an entry of one replica that nobody was told of."""
+    """Leave out an entry of one replica that was never acknowledged."""
     history.replicas["second"].pop()
     history.acknowledged = [each for each in history.acknowledged if each.entry != "d"]
 
 
 def against_time(history: History) -> None:
-    """Exchange two entries that were committed one after the other."""
     for steps in history.replicas.values():
         steps[0], steps[3] = steps[3], steps[0]
 
 
 def not_applied(history: History) -> None:
-    """Promote a node that has not read to the end."""
     history.promotions[1] = Promotion("two", 400, ("a", 1, "b"))
 
 
 def old_primary(history: History) -> None:
-    """Have an old primary's entry acknowledged after the takeover."""
     history.acknowledged.append(Acknowledged("e2", "one", 11, 12))
     for steps in history.replicas.values():
         steps.append("e2")
@@ -98,7 +90,6 @@ def old_primary(history: History) -> None:
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_each_broken_promise_is_found(break_it: Callable[[History], None], expected: list[str]) -> None:
-    """The problem is named, and nothing else is taken for one."""
     history = sound()
     break_it(history)
     assert problems(history) == expected

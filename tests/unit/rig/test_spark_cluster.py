@@ -1,4 +1,4 @@
-"""A server ends with whoever started it, and says in an error what its log says."""
+"""A server ends with the process that started it, and its errors include its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ WITHIN_S = 20
 
 
 def test_leaving_it_ends_all_it_started(tmp_path: Path) -> None:
-    """The child's own child ends too."""
     with SparkProcess(SLEEPER, log=tmp_path / "log", env=os.environ) as process:
         session = os.getsid(int(process.wait_for_log(READY, WITHIN_S).group(1)))
         assert len(session_members(session)) >= 3
@@ -28,7 +27,7 @@ def test_leaving_it_ends_all_it_started(tmp_path: Path) -> None:
 
 
 def test_it_does_not_outlive_who_started_it(tmp_path: Path) -> None:
-    """The process ends even if its starter is killed without time for anything."""
+    """The process ends even if its starter is killed without time to clean up."""
     log = tmp_path / "log"
     starter = (
         "import os, sys; from pathlib import Path; "
@@ -51,7 +50,6 @@ def test_it_does_not_outlive_who_started_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_an_end_before_it_is_ready_is_told(tmp_path: Path, status: int) -> None:
-    """The error for a process that ended too early shows the end of its log."""
     command = ["sh", "-c", f"echo no luck; exit {status}"]
     with (
         SparkProcess(command, log=tmp_path / "log", env=os.environ) as process,
@@ -61,7 +59,6 @@ def test_an_end_before_it_is_ready_is_told(tmp_path: Path, status: int) -> None:
 
 
 def test_a_failure_is_told(tmp_path: Path) -> None:
-    """The status of the command itself tells a failure."""
     with (
         SparkProcess(["sh", "-c", "exit 3"], log=tmp_path / "log", env=os.environ) as process,
         pytest.raises(ServerError, match="returncode=3"),

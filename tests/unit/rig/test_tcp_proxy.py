@@ -1,4 +1,4 @@
-"""The proxy passes bytes on as they came, and spoils a connection exactly as it is told."""
+"""The proxy passes bytes unchanged, and disturbs a connection exactly as configured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT = bytes(range(256)) * 400
 
 
 class Echo:
-    """A server that sends back what it gets, and ends when its client does."""
+    """A server that sends back what it receives, and closes when its client does."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -43,7 +43,6 @@ class Echo:
                 return
 
     def close(self) -> None:
-        """Stop listening."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
@@ -52,13 +51,11 @@ class Echo:
 
 @pytest.fixture
 def proxy() -> Iterator[TcpProxy]:
-    """A proxy of a server that echoes."""
     with closing(Echo()) as echo, TcpProxy(echo.address) as opened:
         yield opened
 
 
 def connect(proxy: TcpProxy) -> socket.socket:
-    """Return a connection through the proxy."""
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=DEADLINE_S)
 
 
@@ -72,7 +69,7 @@ def receive(connection: socket.socket, size: int) -> bytes:
 
 
 def until_reset(proxy: TcpProxy, data: bytes) -> bytes:
-    """Connect and send; return what comes before the connection is reset. A clean end is a failure."""
+    """Connect and send; return the bytes before the connection is reset. A clean end is a failure."""
     got = b""
     try:
         with connect(proxy) as connection:
@@ -85,7 +82,7 @@ def until_reset(proxy: TcpProxy, data: bytes) -> bytes:
 
 
 def echoed(connection: socket.socket, data: bytes) -> bytes:
-    """Send bytes from a thread of its own; return what comes back until the end."""
+    """Send bytes from another thread; return what comes back until the end."""
 
     def send() -> None:
         connection.sendall(data)
@@ -109,7 +106,6 @@ def echoed(connection: socket.socket, data: bytes) -> bytes:
 )
 @pytest.mark.parametrize("both", [False, True], ids=["to the client", "both ways"])
 def test_bytes_pass_as_they_came(proxy: TcpProxy, toxics: Toxics, both: bool) -> None:
-    """Delays and slices change no byte, and each side's end reaches the other."""
     proxy.to_client = toxics
     proxy.to_server = toxics if both else CLEAN
     with connect(proxy) as connection:
@@ -118,31 +114,29 @@ def test_bytes_pass_as_they_came(proxy: TcpProxy, toxics: Toxics, both: bool) ->
 
 
 def test_latency_and_rate_take_their_time(proxy: TcpProxy) -> None:
-    """Bytes arrive no sooner than told; latency delays once, not every piece."""
+    """Bytes never arrive early. Latency delays a transfer once instead of each slice."""
     proxy.to_client = Toxics(latency_s=0.1, slice_bytes=5_000, bytes_per_s=500_000)
     started = time.monotonic()
     with connect(proxy) as connection:
         assert echoed(connection, TEXT) == TEXT
-    # The last slice's own time is spent behind it.
+    # The pause for the last slice comes after it.
     assert time.monotonic() - started > 0.1 + (len(TEXT) - 5_000) / 500_000
 
 
 @pytest.mark.parametrize("limit", [0, 1, 1000, 65_537])
 def test_a_reset_comes_after_exactly_so_many_bytes(proxy: TcpProxy, limit: int) -> None:
-    """The bytes before it arrive, and the next thing is ECONNRESET."""
+    """The bytes before the limit arrive, and the next event is ECONNRESET."""
     proxy.to_client = Toxics(limit_bytes=limit)
     assert until_reset(proxy, TEXT[: limit + 100] if limit else b"") == TEXT[:limit]
 
 
 def test_a_reset_of_what_the_client_sends(proxy: TcpProxy) -> None:
-    """The server gets so many bytes, and the client is reset."""
     proxy.to_server = Toxics(limit_bytes=10)
     until_reset(proxy, TEXT[:20])
     assert proxy.bytes_to_server == 10
 
 
 def test_a_close_is_no_reset(proxy: TcpProxy) -> None:
-    """The bytes before it arrive, and then a clean end."""
     proxy.to_client = Toxics(limit_bytes=5, at_limit="close")
     with connect(proxy) as connection:
         connection.sendall(b"0123456789")
@@ -150,7 +144,7 @@ def test_a_close_is_no_reset(proxy: TcpProxy) -> None:
 
 
 def test_silence_is_neither(proxy: TcpProxy) -> None:
-    """A half-open connection gives nothing, and no end; what was sent meanwhile comes when it passes."""
+    """A half-open connection delivers nothing and no end. Bytes sent meanwhile arrive afterwards."""
     proxy.to_client = Toxics(silent=True)
     with connect(proxy) as connection:
         connection.sendall(b"0123456789")
@@ -163,7 +157,6 @@ def test_silence_is_neither(proxy: TcpProxy) -> None:
 
 
 def test_silence_at_a_limit(proxy: TcpProxy) -> None:
-    """The bytes before it arrive, and then nothing."""
     proxy.to_client = Toxics(limit_bytes=5, at_limit="silence")
     with connect(proxy) as connection:
         connection.sendall(b"0123456789")
@@ -175,7 +168,6 @@ def test_silence_at_a_limit(proxy: TcpProxy) -> None:
 
 @pytest.mark.parametrize("reset", [True, False])
 def test_open_connections_can_be_cut(proxy: TcpProxy, reset: bool) -> None:
-    """All of them end, by RST or by FIN; new ones are served."""
     with connect(proxy) as first, connect(proxy) as second:
         for each in (first, second):
             each.sendall(b"x")
@@ -194,7 +186,7 @@ def test_open_connections_can_be_cut(proxy: TcpProxy, reset: bool) -> None:
 
 
 def test_a_connection_that_is_cut_before_it_is_served_is_closed() -> None:
-    """Both sockets of a connection are closed even if its task was made and has not begun."""
+    """Both sockets must be closed even if the connection's task was created but has not begun."""
     cut: list[socket.socket] = []
     closed = threading.Event()
 
@@ -205,7 +197,7 @@ def test_a_connection_that_is_cut_before_it_is_served_is_closed() -> None:
             task.add_done_callback(lambda _: closed.set())
 
     def plan(_number: int) -> tuple[Toxics, Toxics]:
-        # Called just before the task is made, and so what it calls soon comes before the task.
+        # This runs just before the task is created, so the scheduled callback runs before the task.
         cutting._loop.call_soon(cut_at_once)
         return CLEAN, CLEAN
 
@@ -215,7 +207,6 @@ def test_a_connection_that_is_cut_before_it_is_served_is_closed() -> None:
 
 
 def test_down_and_up(proxy: TcpProxy) -> None:
-    """Down refuses and resets; up serves on the same port; both may be repeated."""
     port = proxy.port
     with connect(proxy) as connection:
         connection.sendall(b"x")
@@ -234,7 +225,6 @@ def test_down_and_up(proxy: TcpProxy) -> None:
 
 
 def test_a_plan_gives_each_connection_its_own() -> None:
-    """Connections are numbered from 0; those the plan leaves out have the proxy's toxics."""
     limits = {0: 3, 2: 5}
 
     def plan(number: int) -> tuple[Toxics, Toxics] | None:
@@ -253,7 +243,6 @@ def test_a_plan_gives_each_connection_its_own() -> None:
 
 
 def test_nobody_upstream() -> None:
-    """A connection to a server that is not there is reset."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -263,12 +252,10 @@ def test_nobody_upstream() -> None:
 
 @pytest.mark.parametrize("upstream", ["", "localhost", "127.0.0.1", "http://host"])
 def test_an_upstream_without_a_port_is_refused(upstream: str) -> None:
-    """The address has to say where to connect."""
     with pytest.raises(ValueError, match="host:port"):
         TcpProxy(upstream)
 
 
 def test_negative_toxics_are_refused() -> None:
-    """No number may be negative."""
     with pytest.raises(ValueError, match="negative"):
         Toxics(limit_bytes=-1)

@@ -1,4 +1,4 @@
-"""The oracle of upserts sees a table whose rows are not the last of their keys."""
+"""The oracle of upserts detects a table whose rows are not the last ones of their keys."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TRUTH = {"x": b"k=1\nl=2\nk=3\nl=\n", "y": b"m=4\n"}
 
 
 def read_record(journal: str, offset: int, value: bytes) -> tuple[str, tuple[Any, ...] | None]:
-    """``KEY=VALUE``; no value deletes."""
+    """Parse ``KEY=VALUE``; a missing value deletes the key."""
     key, _, number = value.decode().partition("=")
     return key, (key, int(number)) if number else None
 
 
 class Log:
-    """A table whose versions each have all of its rows in one new file."""
+    """A table in which each version has all of its rows in one new file."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -65,12 +65,10 @@ class Log:
 
 
 def violations(log: Log) -> list[str]:
-    """What the oracle says."""
     return check_upserts(log.directory, TRUTH, read_record, ["id", "n"], app_id="app").violations
 
 
 def test_the_last_rows_at_every_version_are_exact(tmp_path: Path) -> None:
-    """Replaced, deleted and restored ones included."""
     log = Log(tmp_path)
     log.commit([], x=0, y=0)
     log.commit([("k", 1), ("l", 2)], x=8, y=0)
@@ -103,7 +101,6 @@ def test_the_last_rows_at_every_version_are_exact(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(
     tmp_path: Path, rows: list[tuple[str, int]], ends: dict[str, int], problem: str
 ) -> None:
-    """A violation is named with the version and a row."""
     log = Log(tmp_path)
     log.commit([("k", 1), ("l", 2)], x=8, y=0)
     log.commit(rows, **ends)

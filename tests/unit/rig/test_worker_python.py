@@ -1,4 +1,4 @@
-"""The script gives Spark's workers this Python, and takes the zips that Spark adds off its path."""
+"""The script runs Spark's workers with this Python, and removes the zips that Spark adds to its path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ SHOW = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], *sys.argv[1:
 
 
 def test_only_the_zips_of_spark_are_taken_off_the_path(tmp_path: Path) -> None:
-    """What a user has sent along stays, and arguments arrive as they are."""
     script = write_worker_python(tmp_path)
     path = ["/spark/python/lib/pyspark.zip", "/sent/along.zip", "/spark/python/lib/py4j-0.1-src.zip", "/mine"]
     done = subprocess.run(
@@ -28,6 +27,6 @@ def test_only_the_zips_of_spark_are_taken_off_the_path(tmp_path: Path) -> None:
 
 
 def test_a_folder_has_pyspark_and_nothing_else(tmp_path: Path) -> None:
-    """A Python that searches it gets no other package of this one."""
+    """A Python that searches the folder gets no other package of this environment."""
     linked = link_pyspark(tmp_path / "pyspark")
     assert sorted(path.name for path in linked.iterdir()) == ["py4j", "pyspark"]
