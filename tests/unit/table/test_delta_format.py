@@ -1,7 +1,7 @@
-"""The format ``gazette_delta``, called as Spark calls it: each row is in the table once, whatever happens.
+"""The format ``gazette_delta``, called as Spark calls it: each row is in the table once.
 
-There is no Spark in these tests. :class:`Stream` writes the files of a query checkpoint, and makes the calls
-of Spark's processes with everything pickled in between.
+There is no Spark in these tests. :class:`Stream` writes the files of a query checkpoint and makes the calls
+of Spark's processes, with everything pickled in between.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ End = Mapping[str, int] | str
 
 
 class Stream:
-    """A query of one source into a table, and the rows that it has of a journal: one for each byte."""
+    """A query of one source into a table. Each byte of a journal is one row."""
 
     def __init__(self, root: Path, *, checkpoint: Path | None = None, **options: str) -> None:
         self.table = root / "table"
@@ -84,7 +84,7 @@ class Stream:
         self.options |= options
 
     def plan(self, batch_id: int, *ends: End, query: str = "query", planned_ms: int | None = None) -> None:
-        """Write into the checkpoint what Spark writes before it runs a batch."""
+        """Write what Spark writes into the checkpoint before it runs a batch."""
         (self.checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
         (self.checkpoint / "metadata").write_text(json.dumps({"id": query}))
         about = json.dumps({"batchTimestampMs": 1000 + batch_id if planned_ms is None else planned_ms})
@@ -108,23 +108,19 @@ class Stream:
         return pickle.loads(pickle.dumps(messages[-1]))  # type: ignore[no-any-return]  # Unpickled.
 
     def commit(self, batch_id: int, messages: Sequence[Any], schema: StructType = ROWS) -> None:
-        """Commit a batch, in what is another process."""
         source = pickle.loads(pickle.dumps(DeltaFormat(CaseInsensitiveDict(self.options))))
         source.streamWriter(schema, overwrite=False).commit(messages, batch_id)
 
     def run(self, batch_id: int, begin: Mapping[str, int], end: Mapping[str, int], **more: Any) -> None:
-        """Plan and write a batch of journals' bytes."""
         self.plan(batch_id, end, **more)
         self.repeat(batch_id, begin, end)
 
     def repeat(self, batch_id: int, begin: Mapping[str, int], end: Mapping[str, int]) -> None:
-        """Write a batch as it was planned."""
         self.commit(
             batch_id, self.write(*(rows(journal, begin.get(journal, at), at) for journal, at in end.items()))
         )
 
     def copy(self, name: str, *, query: str | None = None) -> Stream:
-        """Return the query with a copy of its checkpoint."""
         copy = self.checkpoint.with_name(name)
         shutil.copytree(self.checkpoint, copy)
         if query:
@@ -132,12 +128,10 @@ class Stream:
         return Stream(self.table.parent, checkpoint=copy)
 
     def entry(self) -> LedgerEntry | None:
-        """Return the newest entry."""
         log = DeltaLog(str(self.table))
         return read_state(log.rows, "orders", table="t").entry
 
     def contents(self) -> dict[str, list[int]]:
-        """Return the rows of each journal in the table."""
         table = DeltaTable(str(self.table)).to_pyarrow_table().to_pylist()
         journals = sorted({row["journal"] for row in table})
         return {
@@ -145,12 +139,11 @@ class Stream:
         }
 
     def version(self) -> int:
-        """Return the table's version."""
         return DeltaTable(str(self.table)).version()
 
 
 def rows(journal: str, begin: int, end: int) -> pa.RecordBatch:
-    """Return the rows of a journal's bytes, one for each."""
+    """Return one row for each byte of a journal's range."""
     return pa.RecordBatch.from_pydict({"journal": [journal] * (end - begin), "n": [*range(begin, end)]})
 
 
@@ -164,7 +157,6 @@ def stream(tmp_path: Path) -> Stream:
 
 
 def test_rows_and_entry_are_one_commit(stream: Stream) -> None:
-    """The files of all tasks, the offsets of the checkpoint and the transaction number."""
     stream.plan(2, {"a": 20})
     stream.commit(2, stream.write(rows("a", 10, 14), rows("a", 14, 20), tasks=2))
     assert stream.contents() == {"a": [*range(5, 20)]}
@@ -191,7 +183,7 @@ def test_a_batch_that_runs_again_writes_nothing(stream: Stream) -> None:
 
 
 def test_files_of_lost_attempts_are_never_committed(stream: Stream) -> None:
-    """Tasks that Spark ran several times leave files to which no version refers."""
+    """Tasks that Spark ran several times leave files that no version refers to."""
     stream.plan(2, {"a": 12})
     stream.commit(2, stream.write(rows("a", 10, 12), attempts=3))
     assert stream.contents() == {"a": [*range(5, 12)]}
@@ -199,7 +191,7 @@ def test_files_of_lost_attempts_are_never_committed(stream: Stream) -> None:
 
 
 def test_offsets_are_not_committed_without_the_rows_of_a_task(stream: Stream) -> None:
-    """Under a continuous trigger Spark 4.2 runs no writer in the tasks, and passes no messages."""
+    """Under a continuous trigger Spark 4.2 runs no writer in the tasks and passes no messages."""
     stream.plan(2, {"a": 12})
     with pytest.raises(OptionError, match="'trigger': got continuous"):
         stream.commit(2, [None, None])
@@ -207,7 +199,6 @@ def test_offsets_are_not_committed_without_the_rows_of_a_task(stream: Stream) ->
 
 
 def test_a_copied_checkpoint_doubles_nothing(stream: Stream) -> None:
-    """The copy's batch is skipped where the table has it, and refused where it has a part of it."""
     copy = stream.copy("copy")
     stream.run(2, {"a": 10}, {"a": 20})
     copy.run(2, {"a": 10}, {"a": 16})
@@ -222,7 +213,6 @@ def test_a_copied_checkpoint_doubles_nothing(stream: Stream) -> None:
 def test_a_new_checkpoint_continues_the_table_or_is_refused(
     stream: Stream, start: int, error: type[SinkError]
 ) -> None:
-    """At its first batch, which has no rows."""
     shutil.rmtree(stream.checkpoint)
     with pytest.raises(error):
         stream.run(0, {}, {"a": start}, query="another")
@@ -232,7 +222,6 @@ def test_a_new_checkpoint_continues_the_table_or_is_refused(
 
 
 def test_a_gap_is_accepted_to_the_byte(stream: Stream) -> None:
-    """``acceptGaps`` names it, and the ledger records it."""
     shutil.rmtree(stream.checkpoint)
     stream.options["acceptGaps"] = '{"a": [[10, 12]]}'
     stream.run(0, {}, {"a": 12}, query="another")
@@ -247,12 +236,11 @@ def test_a_gap_is_accepted_to_the_byte(stream: Stream) -> None:
 
 
 def die() -> None:
-    """End as a failpoint does."""
     raise FailpointError("here")
 
 
 def test_a_process_that_dies_in_the_commit_loses_and_doubles_nothing(stream: Stream) -> None:
-    """SIGKILL after the commit, before the answer; the batch runs again, with new files."""
+    """SIGKILL hits after the commit and before the answer. The batch runs again with new files."""
     stream.plan(2, {"a": 20})
     messages = stream.write(rows("a", 10, 20))
     script = (
@@ -275,7 +263,7 @@ def test_a_process_that_dies_in_the_commit_loses_and_doubles_nothing(stream: Str
 
 
 def test_of_two_writers_that_decided_on_one_entry_one_commits(stream: Stream) -> None:
-    """Another query writes the batch between decision and commit: the first one is fenced."""
+    """Another query writes the batch between decision and commit, so the first one is fenced."""
     other = stream.copy("copy", query="other")
     stream.plan(2, {"a": 20})
     messages = stream.write(rows("a", 10, 20))
@@ -289,7 +277,7 @@ def test_of_two_writers_that_decided_on_one_entry_one_commits(stream: Stream) ->
 
 
 def test_a_driver_that_was_replaced_adds_nothing(stream: Stream) -> None:
-    """Its successor runs the very batch between decision and commit."""
+    """Its successor runs the same batch between decision and commit."""
     stream.plan(2, {"a": 20})
     messages = stream.write(rows("a", 10, 20))
     with (
@@ -302,7 +290,7 @@ def test_a_driver_that_was_replaced_adds_nothing(stream: Stream) -> None:
 
 
 def test_commits_of_others_are_no_conflict(stream: Stream) -> None:
-    """Another program appends, and compacts, between decision and commit."""
+    """Another program appends and compacts between decision and commit."""
     table = str(stream.table)
 
     def interfere() -> None:
@@ -316,7 +304,7 @@ def test_commits_of_others_are_no_conflict(stream: Stream) -> None:
 
 
 def test_journals_are_decided_one_by_one(stream: Stream) -> None:
-    """Two queries of separate journals may take turns under one app id, as two flows into one sink do."""
+    """Two queries of separate journals may alternate under one app id, like two flows into one sink."""
     other = Stream(stream.table.parent, checkpoint=stream.checkpoint.with_name("other"))
     other.run(0, {}, {"b": 0}, query="other")
     stream.run(2, {"a": 10}, {"a": 11})
@@ -327,7 +315,6 @@ def test_journals_are_decided_one_by_one(stream: Stream) -> None:
 
 
 def test_a_query_of_other_sources_is_bound_to_its_checkpoint(tmp_path: Path) -> None:
-    """The ledger has Spark's text of the offset. A replay is skipped; a new checkpoint has to be accepted."""
     stream = Stream(tmp_path)
     for batch_id, n in enumerate([2, 5]):
         stream.plan(batch_id, str(n))
@@ -347,7 +334,6 @@ def test_a_query_of_other_sources_is_bound_to_its_checkpoint(tmp_path: Path) -> 
 
 
 def test_a_union_of_sources_has_a_position_for_each(tmp_path: Path) -> None:
-    """Journals and another source."""
     stream = Stream(tmp_path)
     stream.plan(0, {"a": 0}, "-")
     stream.commit(0, stream.write())
@@ -359,7 +345,7 @@ def test_a_union_of_sources_has_a_position_for_each(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_lacks_the_batch_is_an_error(stream: Stream) -> None:
-    """Nothing is committed without offsets."""
+    """Nothing may be committed without offsets."""
     with pytest.raises(QueryCheckpointError, match=r"offsets/2: the file is missing"):
         stream.commit(2, stream.write(rows("a", 10, 11)))
     (stream.checkpoint / "offsets" / "2").write_bytes(b"\xff")
@@ -369,7 +355,7 @@ def test_a_checkpoint_that_lacks_the_batch_is_an_error(stream: Stream) -> None:
 
 
 def test_offsets_of_another_query_never_go_with_the_rows(stream: Stream) -> None:
-    """Spark's checkpoint is on another file system, and there is one of the same name on this machine."""
+    """Spark's checkpoint is on another file system, and this machine has one with the same name."""
     stream.plan(2, {"a": 12})
     (message,) = stream.write(rows("a", 10, 12))
     with pytest.raises(QueryCheckpointError, match="it belongs to query query, but Spark runs other"):
@@ -380,7 +366,7 @@ def test_offsets_of_another_query_never_go_with_the_rows(stream: Stream) -> None
 
 
 def test_state_binds_a_query_to_its_checkpoint(tmp_path: Path) -> None:
-    """A copy that planned the batch anew is refused, although its offsets would continue the table."""
+    """A copy that planned the batch again is refused, although its offsets would continue the table."""
     stream = Stream(tmp_path)
     (stream.checkpoint / "state" / "0").mkdir(parents=True)
     stream.run(0, {}, {"a": 0})
@@ -399,7 +385,6 @@ def test_state_binds_a_query_to_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_new_table_has_the_columns_and_partitions_that_are_asked_for(tmp_path: Path) -> None:
-    """A later query with other partitions is refused, one that names none is not."""
     stream = Stream(tmp_path, partitionBy="JOURNAL")
     stream.run(0, {}, {"a": 0, "b": 0})
     stream.run(1, {"a": 0, "b": 0}, {"a": 2, "b": 1})
@@ -425,7 +410,7 @@ def test_a_new_table_has_the_columns_and_partitions_that_are_asked_for(tmp_path:
 
 
 def test_a_partition_that_the_rows_lack_is_null(tmp_path: Path) -> None:
-    """As any other column; one may have the name that an index has in the code."""
+    """One of the columns has a name that the code uses for an index."""
     stream = Stream(tmp_path)
     columns = pa.schema(
         [("journal", pa.string()), ("n", pa.int64()), ("day", pa.date32()), ("#", pa.string())]
@@ -439,7 +424,7 @@ def test_a_partition_that_the_rows_lack_is_null(tmp_path: Path) -> None:
 
 
 def test_an_empty_text_is_no_value_of_a_partition_that_is_not_null(tmp_path: Path) -> None:
-    """Delta stores an empty text there as null, which a NOT NULL column must not have."""
+    """Delta stores an empty string there as null, which a NOT NULL column must not have."""
     stream = Stream(tmp_path)
     columns = pa.schema([pa.field("journal", pa.string(), nullable=False), ("n", pa.int64())])
     DeltaTable.create(str(stream.table), columns, partition_by=["journal"])
@@ -449,7 +434,7 @@ def test_an_empty_text_is_no_value_of_a_partition_that_is_not_null(tmp_path: Pat
 
 
 def test_rows_need_a_column_that_files_have(tmp_path: Path) -> None:
-    """Files lack the columns of partitions: rows of nothing else were lost, in a new table and in another."""
+    """Files lack partition columns, so rows with only such columns were lost, in new and existing tables."""
     with pytest.raises(TableRefusedError, match=r"by each column of the rows \(journal, n\)"):
         Stream(tmp_path, partitionBy="n,journal").write()
     assert not (tmp_path / "table").exists()
@@ -460,7 +445,7 @@ def test_rows_need_a_column_that_files_have(tmp_path: Path) -> None:
 
 
 def test_rows_are_written_in_the_columns_of_the_table(tmp_path: Path) -> None:
-    """Names differ in case, types are narrower, a column is missing; times come in the session's zone."""
+    """Names differ in case, types are narrower, a column is missing. Times are in the session's zone."""
     written = pa.schema(
         [
             ("At", pa.timestamp("us", "America/New_York")),
@@ -519,7 +504,6 @@ def test_rows_are_written_in_the_columns_of_the_table(tmp_path: Path) -> None:
 def test_no_table_is_made_of_columns_that_delta_or_tasks_cannot_write(
     tmp_path: Path, schema: StructType, error: type[GazetteError], text: str
 ) -> None:
-    """Nothing is left behind."""
     stream = Stream(tmp_path)
     with pytest.raises(error, match=text):
         stream.write(schema=schema)
@@ -527,7 +511,7 @@ def test_no_table_is_made_of_columns_that_delta_or_tasks_cannot_write(
 
 
 def test_no_table_is_made_among_files_of_something_else(tmp_path: Path) -> None:
-    """But one is made where a process died in its first commit."""
+    """A table is still created where a process died in its first commit."""
     stream = Stream(tmp_path)
     stream.table.mkdir()
     (stream.table / "notes.txt").touch()
@@ -540,7 +524,6 @@ def test_no_table_is_made_among_files_of_something_else(tmp_path: Path) -> None:
 
 
 def test_a_table_that_asks_for_more_is_refused(stream: Stream) -> None:
-    """By property, and by rows of other kinds under the app id."""
     DeltaTable(str(stream.table)).alter.set_table_properties(
         {"delta.setTransactionRetentionDuration": "interval 1 days"}
     )
@@ -576,7 +559,6 @@ def recorded(stream: Stream, **changes: Any) -> None:
 def test_rows_of_another_kind_stay_with_the_sink(
     stream: Stream, changes: dict[str, Any], error: type[SinkError], text: str
 ) -> None:
-    """Upserts, and dead letters that are not closed."""
     recorded(stream, **changes)
     with pytest.raises(error, match=text):
         stream.run(2, {"a": 10}, {"a": 11})
@@ -584,7 +566,7 @@ def test_rows_of_another_kind_stay_with_the_sink(
 
 
 def recreate(stream: Stream) -> None:
-    """Make the table again, with its old log's entries."""
+    """Create the table again, with the entries of its old log."""
     again = stream.table.with_name("again")
     write_deltalake(str(again), DeltaTable(str(stream.table)).to_pyarrow_table())
     shutil.rmtree(stream.table)
@@ -604,7 +586,6 @@ def recreate(stream: Stream) -> None:
 def test_files_are_committed_to_the_table_that_they_were_written_for(
     stream: Stream, change: Callable[[Stream], None]
 ) -> None:
-    """Between the tasks and the commit somebody alters the table, or makes it again."""
     stream.plan(2, {"a": 12})
     messages = stream.write(rows("a", 10, 12))
     change(stream)
@@ -614,7 +595,6 @@ def test_files_are_committed_to_the_table_that_they_were_written_for(
 
 
 def test_a_null_where_the_table_takes_none_ends_the_task(tmp_path: Path) -> None:
-    """The error names column and partition; no file is left."""
     stream = Stream(tmp_path)
     DeltaTable.create(
         str(stream.table), pa.schema([("journal", pa.string()), pa.field("n", pa.int64(), nullable=False)])
@@ -648,7 +628,7 @@ def write_range(
 
 @pytest.mark.parametrize("position", [{"shop/a": 5}, {}], ids=["no bytes", "no journals"])
 def test_rows_of_no_bytes_are_refused(tmp_path: Path, position: Mapping[str, int]) -> None:
-    """The ledger would have nothing to write, and the rows would be lost; no rows are fine."""
+    """The ledger would have nothing to write, so the rows would be lost. An empty batch is accepted."""
     write_range(tmp_path, {"shop/a": 0}, {"shop/a": 5})
     with pytest.raises(OptionError, match=r"'endingOffsets': got startingOffsets, for 3 rows; expected"):
         write_range(tmp_path, position, position, batch=rows("shop/a", 5, 8))
@@ -657,7 +637,6 @@ def test_rows_of_no_bytes_are_refused(tmp_path: Path, position: Mapping[str, int
 
 
 def test_a_batch_is_written_once_and_a_stream_goes_on(tmp_path: Path) -> None:
-    """The options name the offsets; a repetition writes nothing; what does not continue is refused."""
     for _ in range(2):
         write_range(tmp_path, {"shop/a": 3}, {"shop/a": 5})
     write_range(tmp_path, {"shop/a": 5, "shop/b": 0}, {"shop/a": 6, "shop/b": 2})
@@ -674,7 +653,7 @@ def test_a_batch_is_written_once_and_a_stream_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_dies_may_be_repeated(tmp_path: Path) -> None:
-    """At each of its four points: its journals are pinned by a commit before."""
+    """The write dies at each of its four points. An earlier commit has pinned its journals."""
     for point in ("sink.before_write", "sink.after_write"):
         for nth in (1, 2):
             root = tmp_path / f"{point}{nth}"
@@ -708,7 +687,6 @@ def test_a_batch_that_dies_may_be_repeated(tmp_path: Path) -> None:
 def test_an_option_that_cannot_be_had_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], text: str
 ) -> None:
-    """With what to do instead; nothing is made."""
     monkeypatch.chdir(tmp_path)
     stream = Stream(tmp_path)
     if "storage.allow_unsafe_rename" in options:
@@ -720,7 +698,6 @@ def test_an_option_that_cannot_be_had_is_refused_by_name(
 
 
 def test_what_is_required_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of streams, of batches, of output modes, and of Spark."""
     path, ranges = (
         {"path": str(tmp_path / "t")},
         {"startingOffsets": '{"shop/a":1}', "endingOffsets": '{"shop/a":1}'},
@@ -755,7 +732,6 @@ def test_what_is_required_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_spark_adds_names_of_its_own(tmp_path: Path) -> None:
-    """The query's name is one."""
     assert Stream(tmp_path, queryName="orders").write() == [
         WrittenFiles([], Stream(tmp_path).write()[0].shape)
     ]

@@ -1,4 +1,4 @@
-"""An append to a table does with the settings that a session takes."""
+"""What an append to a table does with the settings that a session accepts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENTRY = SimpleNamespace(app_id="orders", txn_version=7, to_json=lambda: "{}")
 
 
 class Rows:
-    """A DataFrame with a binary column, its session and its writer, in one; what is set and saved is kept."""
+    """A DataFrame with a binary column, its session and its writer in one; records settings and saves."""
 
     schema = StructType().add("value", BinaryType())
 
@@ -65,13 +65,13 @@ def appended(*, settings: bool) -> list[dict[str, str]]:
 
 
 def test_a_session_that_refuses_a_setting_pays_for_it_in_time_only() -> None:
-    """Serverless compute takes few settings; without this one Parquet looks for values that repeat."""
+    """Serverless compute accepts few settings. Without this one Parquet looks for repeated values."""
     assert appended(settings=True) == [{DICTIONARY_KEY: "false"}]
     assert appended(settings=False) == [{}]
 
 
 class Log:
-    """A table's log: operations by version; "" is a commit that says nothing of itself."""
+    """A table's log: operations by version; "" is a commit without an operation."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, operations: dict[int, str]) -> None:
         self.operations = operations
@@ -86,7 +86,6 @@ class Log:
         return operation and json.dumps({"commitInfo": {"operation": operation}})
 
     def newest(self) -> list[HistoryRow] | None:
-        """Return the history as far as it was read by name, None if Delta was asked."""
         table = DeltaTable(path="/data/orders", table=None)
         table._location = "/data/orders"
         asked: list[HistoryRow] = []
@@ -96,12 +95,10 @@ class Log:
 
 
 def version_of(path: str) -> int:
-    """Return the number of a commit's file."""
     return int(path.rpartition("/")[2].removesuffix(".json"))
 
 
 def test_commits_of_a_young_table_are_read_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them, newest first, and those that say nothing of themselves."""
     rows = Log(monkeypatch, {0: "CREATE TABLE", 1: "", 2: "WRITE"}).newest()
     assert [(row.version, row.operation) for row in rows or []] == [
         (2, "WRITE"),
@@ -123,12 +120,11 @@ def test_commits_of_a_young_table_are_read_by_name(monkeypatch: pytest.MonkeyPat
 def test_of_any_other_table_delta_is_asked(
     operations: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its log does not begin with version 0, is long, or takes a look at the rows."""
     assert Log(monkeypatch, operations).newest() is None
 
 
 def test_a_cleanup_meanwhile_has_delta_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that was cleaned up is not taken for one that was never made."""
+    """A commit that was cleaned up must not seem to have never existed."""
     log = Log(monkeypatch, {0: "CREATE TABLE", 1: "WRITE", 2: "WRITE"})
     log.on_read = lambda version: (
         [log.operations.pop(each, None) for each in (0, 1)] if version == 0 else None
@@ -137,7 +133,7 @@ def test_a_cleanup_meanwhile_has_delta_asked(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_relative_path_is_where_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever names a table: the sink, its dead letters, `verify`. A URL stays as it is."""
+    """The sink, its dead letters and ``verify`` all name tables this way. A URL stays as it is."""
     monkeypatch.chdir(tmp_path)
     assert DeltaTable(path="shop/orders", table=None).path == f"{tmp_path}/shop/orders"
     for path in ("/data/orders", "s3://shop/orders", "dbfs:/shop/orders"):

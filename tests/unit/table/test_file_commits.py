@@ -1,4 +1,4 @@
-"""Files are committed on the snapshot that was decided on; tables that ask for more are refused by reason."""
+"""Files are committed on the snapshot of the decision, and unsupported tables are refused with a reason."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ from gazette_spark.offsets import JournalOffsets
 def column(
     name: str = "n", kind: Any = "long", metadata: dict[str, Any] | None = None, *, nullable: bool = True
 ) -> dict[str, Any]:
-    """Return a column as a table's schema has it."""
     return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata or {}}
 
 
 def struct(*fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a type of fields."""
     return {"type": "struct", "fields": list(fields)}
 
 
@@ -68,14 +66,13 @@ def struct(*fields: dict[str, Any]) -> dict[str, Any]:
 def test_a_table_that_asks_for_more_is_refused(
     features: set[str], configuration: dict[str, str | None], columns: list[dict[str, Any]], reason: str
 ) -> None:
-    """By feature, property or column, at any depth."""
     found = refusal(frozenset(features), configuration, struct(*columns))
     assert found is not None
     assert found.startswith(reason)
 
 
 def test_a_plain_table_takes_files() -> None:
-    """Features that nothing of the table uses ask nothing."""
+    """An enabled feature that the table does not use is no reason to refuse it."""
     plain = struct(column(nullable=False), column("s", struct(column("x", metadata={"comment": "c"}))))
     configuration = {"delta.columnMapping.mode": "none", "delta.enableDeletionVectors": "true"}
     unused = frozenset(name for name, feature in FEATURES.items() if feature.takes_plain_files)
@@ -83,10 +80,10 @@ def test_a_plain_table_takes_files() -> None:
 
 
 class Told(DataFrame):
-    """Rows that tell of one file; counts how often they were asked for."""
+    """Rows that report one file, and count how often they were collected."""
 
     def __new__(cls, root: Path, number: int) -> Self:
-        """Be no DataFrame of a session."""
+        """Avoid creating a DataFrame of a session."""
         return object.__new__(cls)
 
     def __init__(self, root: Path, number: int) -> None:
@@ -94,7 +91,6 @@ class Told(DataFrame):
         self.runs = 0
 
     def collect(self) -> list[Row]:
-        """Write the file."""
         self.runs += 1
         path = f"part-{self._number}.parquet"
         pq.write_table(pa.table({"n": [self._number]}), self._root / path)
@@ -104,20 +100,17 @@ class Told(DataFrame):
 
 
 def entry(txn_version: int, app_id: str = "orders") -> LedgerEntry:
-    """Return an entry with a transaction number."""
     at = (JournalOffsets({"a/journal": txn_version}),)
     return LedgerEntry(app_id, txn_version, "query", txn_version, at, at, at, f"try {txn_version}", None)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """An empty table."""
     DeltaTable.create(str(tmp_path), pa.schema([("n", pa.int64())]))
     return tmp_path
 
 
 def commits(table: Path) -> FileCommits:
-    """Return what commits files of the table."""
     return FileCommits("t", f"file:{table}", table_id(table), {})
 
 
@@ -131,13 +124,11 @@ def table_id(table: Path) -> str:
 
 
 def numbers(table: Path) -> list[int]:
-    """Return the table's rows."""
     found: list[int] = DeltaTable(str(table)).to_pyarrow_table().column("n").to_pylist()
     return sorted(found)
 
 
 def test_files_entry_and_number_are_one_commit(table: Path) -> None:
-    """Each commit has all three; the next one is made from the snapshot that is opened then."""
     ours = commits(table)
     for number in (1, 2):
         ours.open()
@@ -152,7 +143,6 @@ def test_files_entry_and_number_are_one_commit(table: Path) -> None:
 
 
 def test_of_two_that_decided_on_one_snapshot_one_commits(table: Path) -> None:
-    """The second conflicts, with the same number and with the next one; its file is referred to nowhere."""
     first, second = commits(table), commits(table)
     for each in (first, second):
         each.open()
@@ -166,7 +156,7 @@ def test_of_two_that_decided_on_one_snapshot_one_commits(table: Path) -> None:
 
 
 def test_a_log_that_cannot_be_written_is_named(table: Path) -> None:
-    """As on a full disk: with the table and what to do, and without the colours of deltalake's own text."""
+    """As on a full disk: the error names table and remedy, without the colour codes of deltalake's text."""
     ours = commits(table)
     ours.open()
     shutil.rmtree(table / "_delta_log")
@@ -179,7 +169,6 @@ def test_a_log_that_cannot_be_written_is_named(table: Path) -> None:
 
 
 def test_commits_of_others_are_no_conflict(table: Path) -> None:
-    """Another app id, another program, and OPTIMIZE come between; a retry writes no file again."""
     ours, others = commits(table), commits(table)
     ours.open()
     others.open()
@@ -189,12 +178,11 @@ def test_commits_of_others_are_no_conflict(table: Path) -> None:
     told = Told(table, 3)
     assert ours.commit(told, entry(1)) is None
     assert numbers(table) == [1, 2, 3]
-    assert ours.commit(told, entry(2)) is not None  # The snapshot is as old as before.
+    assert ours.commit(told, entry(2)) is not None  # The snapshot is still the old one.
     assert told.runs == 1
 
 
 def test_a_table_that_changes_its_columns_stops_the_query(table: Path) -> None:
-    """Between decision and commit it is a conflict, at the next batch an error that says so."""
     ours = commits(table)
     ours.open()
     DeltaTable(str(table)).alter.add_columns([Field("more", PrimitiveType("string"))])
@@ -205,13 +193,11 @@ def test_a_table_that_changes_its_columns_stops_the_query(table: Path) -> None:
 
 
 def test_a_table_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
-    """The error names the place and the other lane."""
     with pytest.raises(TableRefusedError, match=r"deltalake cannot open it at .*DeltaSink\.start"):
         commits(tmp_path).open()
 
 
 def test_files_go_into_the_table_that_spark_reads(table: Path) -> None:
-    """A table with another id, or at another location, gets no commit; the error names both."""
     ids = table_id(table), "another"
     stranger = FileCommits("t", f"file:{table}", ids[1], {})
     with pytest.raises(TableRefusedError, match=f"Spark reads the table {ids[1]} at .* table {ids[0]} at "):
@@ -226,7 +212,7 @@ def test_files_go_into_the_table_that_spark_reads(table: Path) -> None:
 @pytest.mark.parametrize("commits_since", [0, 1, 2])
 @pytest.mark.parametrize("name", ["orders", "h#sh?"])
 def test_a_table_that_is_made_again_stops_the_query(tmp_path: Path, name: str, commits_since: int) -> None:
-    """Its log is not taken for a continuation of the old one, however many commits it has."""
+    """Its log must not seem to continue the old one, however many commits it has."""
     table = tmp_path / name
     DeltaTable.create(str(table), pa.schema([("n", pa.int64())]))
     ours = commits(table)
@@ -246,7 +232,7 @@ def test_a_table_that_is_made_again_stops_the_query(tmp_path: Path, name: str, c
 
 @pytest.mark.parametrize("name", ["day%201", "back\\slash"])
 def test_a_table_that_deltalake_misreads_is_refused(tmp_path: Path, name: str) -> None:
-    """Even where the neighbour that it would read is a copy, with the same id."""
+    """It is refused even if the neighbour that deltalake would read is a copy with the same id."""
     copy = tmp_path / name.replace("%20", " ").replace("\\", "/")
     for each in (tmp_path / name, copy):
         each.mkdir(parents=True)

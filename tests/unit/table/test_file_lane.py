@@ -1,4 +1,4 @@
-"""A table whose making was killed; tests/spark/test_ingest.py has the lane itself."""
+"""A table whose creation was killed. The lane itself is tested in tests/spark/test_ingest.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ LEFT = (f".{FIRST_COMMIT}.5f1c.tmp", f".{FIRST_COMMIT}.crc")
 
 
 def log_with(directory: Path, *names: str) -> Path:
-    """Make a log with files that hold their names."""
     log = directory / "_delta_log"
     log.mkdir(parents=True)
     for name in names:
@@ -22,7 +21,6 @@ def log_with(directory: Path, *names: str) -> Path:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """An empty table."""
     (log_with(tmp_path / "made") / FIRST_COMMIT).write_text("made")
     return tmp_path / "made"
 
@@ -31,7 +29,7 @@ def made(tmp_path: Path) -> Path:
 def test_a_first_commit_is_put_beside_what_is_left(
     tmp_path: Path, made: Path, names: tuple[str, ...]
 ) -> None:
-    """Files that another process may be about to commit stay, but no checksum of another commit."""
+    """Files that another process may be about to commit stay, but a checksum of another commit goes."""
     log = log_with(tmp_path / "table", *names)
     (tmp_path / "table" / "rows.parquet").touch()
     put_first_commit(made, tmp_path / "table")
@@ -41,7 +39,7 @@ def test_a_first_commit_is_put_beside_what_is_left(
 
 
 def test_files_without_a_log_get_one(tmp_path: Path, made: Path) -> None:
-    """As a process leaves them that was killed before its commit."""
+    """A process that is killed before its first commit leaves such files."""
     (tmp_path / "table").mkdir()
     put_first_commit(made, tmp_path / "table")
     assert (tmp_path / "table" / "_delta_log" / FIRST_COMMIT).read_text() == "made"
@@ -51,7 +49,6 @@ def test_files_without_a_log_get_one(tmp_path: Path, made: Path) -> None:
     "name", [FIRST_COMMIT, "00000000000000000010.checkpoint.parquet", "_last_checkpoint"]
 )
 def test_a_log_with_a_commit_stays_as_it_is(tmp_path: Path, made: Path, name: str) -> None:
-    """Neither a table nor a damaged one gets another first commit."""
     log = log_with(tmp_path / "table", *LEFT, name)
     put_first_commit(made, tmp_path / "table")
     assert {path.name: path.read_text() for path in log.iterdir()} == {file: file for file in (*LEFT, name)}

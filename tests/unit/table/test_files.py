@@ -1,4 +1,4 @@
-"""What is known of a full disk; tests/spark/test_sink_start.py has a query that meets one."""
+"""How a full disk is reported. tests/spark/test_sink_start.py has a query that meets one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ class Elsewhere:
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Free bytes of each directory that is asked for, by its path; plenty where none are said."""
+    """Set the free bytes of directories by path; all others have plenty."""
     free: dict[str, int] = {}
     monkeypatch.setattr(files, "disk_usage", lambda path: SimpleNamespace(free=free.get(str(path), 1 << 39)))
     return free
 
 
 def test_the_fullest_disk_is_named(tmp_path: Path, full: dict[str, int]) -> None:
-    """That of a directory which is not there yet is its parent's."""
     session: Any = Elsewhere()
     places = {"the table": str(tmp_path / "a" / "table"), "the query checkpoint": "/", "scratch": None}
     full[str(tmp_path)] = 4096
@@ -41,7 +40,7 @@ def test_the_fullest_disk_is_named(tmp_path: Path, full: dict[str, int]) -> None
 
 
 def test_all_places_are_named_where_no_disk_is_known_to_be_full(full: dict[str, int]) -> None:
-    """The table may be on another machine, or the file that did not fit is gone again."""
+    """The table may be on another machine, or the file that did not fit may be gone again."""
     session: Any = Elsewhere()
     full |= {"/": SCARCE_BYTES, ".": 0}
     places = {"the table": "/", "the query checkpoint": "s3://bucket/checkpoint"}
@@ -52,7 +51,6 @@ def test_all_places_are_named_where_no_disk_is_known_to_be_full(full: dict[str, 
 
 
 def test_other_errors_are_of_something_else(full: dict[str, int]) -> None:
-    """However full the disk is."""
     session: Any = Elsewhere()
     full["/"] = 0
     assert without_space(session, "java.io.IOException: Connection reset", {"the table": "/"}) == ""

@@ -1,4 +1,4 @@
-"""An idle query's newest entry is written again, and stays the same batch's entry."""
+"""An idle query's newest entry is written again as a heartbeat, and stays the same batch's entry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ STATE = LedgerState(ENTRY, "older", 6, 10, 9)
 
 
 def test_the_same_batch_is_a_replay_of_the_entry_that_was_written_again() -> None:
-    """With state, too, and the batch after it goes on; a batch in which nothing moved is not doubled."""
     gap = (SkippedGap("x/a", 4, 5),)
     written = replace(
         ENTRY, gaps=gap, accepted_gaps=gap, trimmed_bytes=1, audit=(), adopted=True, recreated={"x/a": 900}
@@ -42,7 +41,7 @@ def test_the_same_batch_is_a_replay_of_the_entry_that_was_written_again() -> Non
 
 
 def test_it_beats_until_it_is_told_not_to() -> None:
-    """An error does not end it, for the next batch decides; False does."""
+    """An error does not end the heartbeat, because the next batch decides. The result False ends it."""
     beats: list[int] = []
     done = threading.Event()
 
@@ -63,7 +62,7 @@ def test_it_beats_until_it_is_told_not_to() -> None:
 
 
 def test_a_timer_stays_in_its_process() -> None:
-    """Spark Connect pickles the sink, and the sink is copied when it starts a query."""
+    """Spark Connect pickles the sink, and a query copies it when it starts."""
     heart = Heartbeat(3600)
     heart.arm(lambda: True)
     try:

@@ -1,4 +1,4 @@
-"""Errors of the JVM go back to it short, and still tell Spark that a query was stopped."""
+"""The JVM gets short errors that still show whether a query was stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ SPARKS_PATTERN = re.compile(
 
 
 def java_exception(*texts: str) -> Any:
-    """Return an exception of Java with its causes."""
     cause = java_exception(*texts[1:]) if len(texts) > 1 else None
     return SimpleNamespace(
         _target_id="o1", _gateway_client=None, toString=lambda: texts[0], getCause=lambda: cause
@@ -36,7 +35,7 @@ def java_exception(*texts: str) -> Any:
 
 @pytest.mark.parametrize("depth", [0, 1, 7])
 def test_spark_finds_an_interruption_in_a_short_text(depth: int) -> None:
-    """However deep the interruption lies, the traceback names it, within the characters Spark can search."""
+    """The traceback names the interruption at any depth, within the characters that Spark searches."""
     texts = [f"org.apache.spark.SparkException: step {at} {'x' * 900}" for at in range(depth)]
     error = Py4JJavaError("An error occurred\n", java_exception(*texts, "java.lang.InterruptedException"))
     shorter = short_java_error(error)
@@ -47,12 +46,11 @@ def test_spark_finds_an_interruption_in_a_short_text(depth: int) -> None:
 
 
 def test_an_error_of_python_is_left_alone() -> None:
-    """Its traceback is short, and says where it comes from."""
     assert short_java_error(ValueError("no")) is None
 
 
 def test_an_error_of_a_task_is_named_whole() -> None:
-    """Frames of Python are as long as the text may be, and say less than the error behind them."""
+    """Python's frames fill the allowed length and say less than the error behind them."""
     frames = "".join(f'  File "/lib/part_{at}.py", line {at}, in read\n    self.read()\n' for at in range(40))
     lost = "gazette_spark.errors.DataLossError: journal 'shop/orders': bytes [5, 9) are gone"
     text = f"a.PythonException: Traceback (most recent call last):\n{frames}{lost}\n"
@@ -62,7 +60,7 @@ def test_an_error_of_a_task_is_named_whole() -> None:
 
 
 def test_first_and_last_text_are_kept() -> None:
-    """The first says what failed, the last why."""
+    """The first text says what failed, the last one why."""
     assert short_text(["a.A: one", "a.B: two", "a.C: three"]) == "a.A: one; caused by a.C: three"
     assert len(short_text(["a" * 5000, "b" * 5000])) == MAX_TEXT
 
@@ -72,8 +70,6 @@ ROWS: Any = None
 
 
 class Sink:
-    """A sink whose batches fail."""
-
     app_id = "orders"
 
     def __init__(self, error: Exception) -> None:
@@ -81,12 +77,11 @@ class Sink:
 
     @short_batch_errors
     def __call__(self, df: Any, batch_id: int) -> None:
-        """Fail, with a cause."""
         raise self._error from LookupError("a cause")
 
 
 def test_a_batch_raises_errors_as_spark_can_show_them() -> None:
-    """The package's errors come without their causes, Java's without its stack, and others as they are."""
+    """Our errors lose their causes, and Java's lose their stacks. Others are unchanged."""
     with pytest.raises(InputError, match="no table") as ours:
         Sink(InputError("no table"))(ROWS, 1)
     assert ours.value.__cause__ is None

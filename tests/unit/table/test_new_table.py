@@ -1,4 +1,4 @@
-"""What is asked for a new table becomes one statement, or an error that names the argument."""
+"""The arguments for a new table become one statement, or an error that names the argument."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ SCHEMA_DDL = (
 
 
 def test_a_schema_is_written_as_sql() -> None:
-    """Names and comments are quoted; NOT NULL is kept at any depth."""
     assert ddl(SCHEMA) == SCHEMA_DDL
 
 
@@ -54,7 +53,6 @@ def test_a_schema_is_written_as_sql() -> None:
     ],
 )
 def test_a_new_table_is_one_statement(asked: dict[str, Any], clauses: str) -> None:
-    """One statement makes a table, and does nothing where there is one."""
     new = NewTable(SCHEMA, **asked)
     statement = f"CREATE TABLE IF NOT EXISTS delta.`/t` ({SCHEMA_DDL}) USING delta{clauses}"
     assert pickle.loads(pickle.dumps(new)).statement("delta.`/t`", SCHEMA) == statement
@@ -76,14 +74,12 @@ def test_a_new_table_is_one_statement(asked: dict[str, Any], clauses: str) -> No
     ],
 )
 def test_what_no_table_can_be_is_refused(asked: dict[str, Any], option: str) -> None:
-    """A table that cannot be is refused before Spark is asked."""
     with pytest.raises(OptionError) as caught:
         NewTable(**{"schema": SCHEMA, **asked})
     assert caught.value.option == option
 
 
 def test_columns_of_the_first_batch_may_be_null() -> None:
-    """A table without a schema takes the first batch's columns as they come, comments and all."""
     made = NewTable(partition_by=["id"]).columns(None, SCHEMA)  # type: ignore[arg-type]  # No session is needed.
     assert made == StructType(
         [StructField(each.name, each.dataType, metadata=each.metadata) for each in SCHEMA.fields]
@@ -93,7 +89,6 @@ def test_columns_of_the_first_batch_may_be_null() -> None:
 
 
 def test_other_partitions_are_refused() -> None:
-    """The error names both; upper and lower case are one."""
     new = NewTable(partition_by=["Day"])
     new.check_partitions("t", ["day"])
     with pytest.raises(

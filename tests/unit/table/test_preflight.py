@@ -1,4 +1,4 @@
-"""What a session lacks is said in one line; tests/spark/test_sink_start.py has what takes a JVM."""
+"""Missing parts of a session are reported in one line. Cases with a JVM: tests/spark/test_sink_start.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gazette_spark.errors import OptionError
 
 
 class Refused(AnalysisException):
-    """Spark's answer to a statement of Delta's that it takes for one about a table."""
+    """Spark's answer to a statement of Delta that it parses as one about a table."""
 
     def getCondition(self) -> str:  # noqa: N802 - Spark's name.
         return "TABLE_OR_VIEW_NOT_FOUND"
@@ -30,7 +30,7 @@ class Refused(AnalysisException):
 
 
 class Unparsed(ParseException):
-    """Spark's answer to a word that only Delta knows."""
+    """Spark's answer to a keyword that only Delta has."""
 
     def getCondition(self) -> str:  # noqa: N802
         return "PARSE_SYNTAX_ERROR"
@@ -45,7 +45,7 @@ def plain_session(statement: str) -> Any:
 
 @pytest.mark.parametrize("named", [{"path": "/t", "table": None}, {"path": None, "table": "t"}], ids=str)
 def test_reading_a_ledger_without_delta_says_so(named: dict[str, Any]) -> None:
-    """Spark cannot parse DESCRIBE HISTORY with a LIMIT, by which ``resume`` begins."""
+    """``resume`` begins with DESCRIBE HISTORY and a LIMIT, which plain Spark cannot parse."""
     session: Any = SimpleNamespace(sql=plain_session, version="4.2.0")
     with pytest.raises(OptionError, match=r"a session without Delta Lake.*configure_spark_with_delta_pip"):
         DeltaTable(**named).ledger(session, "orders")
@@ -65,7 +65,7 @@ def test_reading_a_ledger_without_delta_says_so(named: dict[str, Any]) -> None:
     ],
 )
 def test_a_jar_of_delta_names_its_spark(jar: str, spark: str, wanted: str | None) -> None:
-    """What the name does not say is no reason to refuse a session."""
+    """A jar name without a release of Spark is no reason to refuse the session."""
     problem = unfit_jar(f"file:/home/me/.ivy2/jars/{jar}" if jar else "", spark)
     assert problem == (
         f"{jar}, which is Delta Lake for Spark {wanted}, in a session of Spark {spark}" if wanted else ""
@@ -73,14 +73,13 @@ def test_a_jar_of_delta_names_its_spark(jar: str, spark: str, wanted: str | None
 
 
 def test_a_task_finds_the_brokers(gazette_broker: EmbeddedBroker) -> None:
-    """Nothing is found that is missing."""
     options = parse_options({"path": "a/journal", "brokerAddress": gazette_broker.endpoint})
     assert json.loads(look_around(options)()) == {}
     assert json.loads(look_around(None)()) == {}
 
 
 def test_a_task_that_reaches_no_broker_says_where_it_runs() -> None:
-    """The network may be open for the driver only."""
+    """The network may be open only for the driver."""
     address = "http://127.0.0.1:1"
     options = parse_options({"path": "a/journal", "brokerAddress": address, "requestTimeoutMs": "1000"})
     found = json.loads(look_around(options)())
@@ -90,7 +89,7 @@ def test_a_task_that_reaches_no_broker_says_where_it_runs() -> None:
 
 @pytest.mark.parametrize("missing", ["gazette_spark", "pyarrow"])
 def test_a_task_without_a_package_names_it(missing: str) -> None:
-    """What the task runs comes with its code, so it runs where the package is missing."""
+    """The task's code is pickled by value, so it runs even where the package is missing."""
     run = f"import sys, pickle; sys.modules[{missing!r}] = None; "
     done = subprocess.run(
         [sys.executable, "-c", run + "print(pickle.load(sys.stdin.buffer)())"],

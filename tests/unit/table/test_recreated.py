@@ -1,4 +1,4 @@
-"""Ledgers that begin or go on because an entry says so: of adopted tables, and journals made again."""
+"""Ledgers that begin or continue by an explicit entry: adopted tables, and recreated journals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ ENTRY = LedgerEntry(
 
 
 def test_rows_go_on_where_the_new_journal_begins() -> None:
-    """Under each source that reads it; all others stay, and the next query continues."""
     new_print = Fingerprint.of(b"new 0", 5, 8)
     offsets = JournalOffsets({"x/a": 5}, fingerprints={"x/a": new_print})
     entry = recreated_entry(LedgerState(ENTRY, "older", 6, 10, 9), offsets, "second")
@@ -39,7 +38,6 @@ def test_rows_go_on_where_the_new_journal_begins() -> None:
 
 
 def test_an_adopted_ledger_of_committed_messages_says_where_their_query_began() -> None:
-    """A query that begins there may trim what the table has; the entries are without a seam."""
     entry = first_entry("app", JournalOffsets({"x/a": 70}, starts={"x/a": 10}), 5, "append")
     assert parse_entry(entry.to_json(), "app") == entry
     assert (entry.isolation, entry.starts, entry.read_through) == ("read_committed", {"x/a": 10}, {"x/a": 70})
@@ -85,7 +83,7 @@ RECORDED = [Fingerprint.of(OLD[:end], end, 3) for end in range(100, 1000, 100)]
 def test_no_offset_is_adopted_behind_which_the_journal_has_rows_of_the_table(
     journal: FakeJournal, least: int
 ) -> None:
-    """Whatever is left of the old journal: its rows would be written twice."""
+    """Rows that remain in the old journal would be written twice."""
     client = FakeClient({"x/a": journal})
     for offset in {0, least - 1, least, journal.head} - {-1}:
         if offset > journal.head:
@@ -110,7 +108,6 @@ def test_no_offset_is_adopted_behind_which_the_journal_has_rows_of_the_table(
     ],
 )
 def test_a_refusal_says_where_to_go_on(content: bytes, end: int, way_out: str) -> None:
-    """Where the bytes begin to differ, or that they do not."""
     client = FakeClient({"x/a": FakeJournal(content)})
     with pytest.raises(TableRefusedError, match=way_out):
         fingerprint_at(client, "x/a", 0, RECORDED, end=end, table="t")  # type: ignore[arg-type]  # A fake client.

@@ -1,4 +1,4 @@
-"""Rows are fitted to the columns of the snapshot that their batch was decided on."""
+"""Rows are adapted to the columns of the snapshot that their batch was decided on."""
 
 from __future__ import annotations
 
@@ -27,43 +27,35 @@ BATCH = Batch("t", "orders", "q", 1, (), (), output_mode="complete")
 
 @dataclass
 class FakeTable:
-    """A table of columns and properties."""
-
     columns: StructType
     properties: dict[str, str] = field(default_factory=dict)
     name: str = "t"
     partition_by: tuple[str, ...] = ()
 
     def schema(self, _spark: object) -> StructType:
-        """Its columns."""
         return self.columns
 
     def detail(self, _spark: object) -> TableDetail:
-        """What else it is."""
         return TableDetail("/t", "id", properties=self.properties)
 
 
 @dataclass
 class FakeSpark:
-    """A session that runs nothing."""
-
     error: Exception | None = None
 
     def sql(self, statement: str) -> Any:
-        """Take a statement."""
         raise self.error or AssertionError(statement)
 
 
 @dataclass
 class FakeRows:
-    """Rows of a schema, which nothing has to be done to."""
+    """Rows of a schema that need no conversion."""
 
     schema: StructType
     sparkSession: FakeSpark = field(default_factory=FakeSpark)  # noqa: N815 - Spark's name.
 
 
 def ledger(version: int, *, entry_version: int | None = None, attempt: str = "x") -> LedgerState:
-    """A table's history, whose newest commit is the newest entry unless said otherwise."""
     entry = LedgerEntry("orders", 0, "q", 1, (), (), (), attempt=attempt, parent=None)
     at = version if entry_version is None else entry_version
     return LedgerState(entry, table_version=version, entry_version=at)
@@ -78,13 +70,12 @@ def ledger(version: int, *, entry_version: int | None = None, attempt: str = "x"
     ],
 )
 def test_columns_hold_while_nobody_else_commits(after: LedgerState, holds: bool) -> None:
-    """After a commit of somebody else the columns may be others."""
+    """Another writer's commit may have changed the columns."""
     before = TableSnapshot(ledger(3), schema=ID)
     assert TableSnapshot(after).with_columns_of(before).schema == (ID if holds else None)
 
 
 def test_a_snapshot_keeps_the_columns_of_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns and detail of another version are read, if they are asked for."""
     more = StructType([*ID.fields]).add("n", IntegerType())
     table, spark = DeltaTable(path="/t", table=None), FakeSpark()
     monkeypatch.setattr(DeltaTable, "schema", lambda _self, _spark: more)
@@ -98,7 +89,6 @@ def test_a_snapshot_keeps_the_columns_of_its_version(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_what_else_a_table_says_is_read_where_it_decides(allowed: bool) -> None:
-    """A name that needs column mapping is written, or refused, as the table's property has it."""
     odd = StructType([*ID.fields]).add("a b", LongType())
     table: Any = FakeTable(ID, {"delta.columnMapping.mode": "name"} if allowed else {})
     rows: Any = FakeRows(odd)
@@ -114,7 +104,7 @@ def test_what_else_a_table_says_is_read_where_it_decides(allowed: bool) -> None:
 
 
 def test_a_complete_result_looks_for_rows_of_others_after_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit that made the version after the first attempt may be that of another stream."""
+    """The commit after the first attempt may be that of another stream."""
 
     def conflict(*_args: object, **_options: object) -> None:
         raise ConcurrentAppendException("turned down")
@@ -151,7 +141,6 @@ SHOWN = {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}
 def test_keys_that_no_merge_compares_are_refused(
     columns: StructType, refused: str | None, exists: bool
 ) -> None:
-    """In a table, and in one that is to be made."""
     table: Any = FakeTable(columns if exists else StructType())
     spark: Any = FakeSpark()
     new = None if exists else NewTable(columns)
@@ -163,7 +152,6 @@ def test_keys_that_no_merge_compares_are_refused(
 
 
 def test_a_failed_compaction_ends_no_query(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged in one line."""
     spark: Any = FakeSpark(RuntimeError("conflict\nat Scala.line"))
     with caplog.at_level(logging.WARNING):
         compact(spark, "t")
@@ -181,7 +169,6 @@ def test_a_failed_compaction_ends_no_query(caplog: pytest.LogCaptureFixture) -> 
     ],
 )
 def test_bad_options_are_refused(arguments: dict[str, Any], option: str) -> None:
-    """A bad option is refused by an error that names the argument."""
     with pytest.raises(OptionError) as caught:
         DeltaSink("orders", path="/t", **arguments)
     assert caught.value.option == option

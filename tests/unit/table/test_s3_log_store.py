@@ -1,4 +1,4 @@
-"""Whether two drivers may commit to a table on S3, by the settings of the session."""
+"""Whether two drivers may commit to a table on S3, given the session's settings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ DYNAMODB = "io.delta.storage.S3DynamoDBLogStore"
 
 
 class Session:
-    """A session that has settings, and stands for itself as their holder."""
+    """A session with settings, which also serves as its own ``conf``."""
 
     def __init__(self, settings: dict[str, str]) -> None:
         self.conf = settings
 
 
 def checked(location: str, settings: dict[str, str]) -> None:
-    """Check a table's location."""
     session: Any = Session(settings)
     check_log_store(session, location, "orders")
 
@@ -42,7 +41,7 @@ def checked(location: str, settings: dict[str, str]) -> None:
     ],
 )
 def test_several_drivers_may_write(location: str, settings: dict[str, str]) -> None:
-    """Delta's log stores for other file systems are safe, and so are two for S3 and Databricks' service."""
+    """Delta's log stores for other file systems are safe, as are two for S3 and Databricks' service."""
     checked(location, settings)
 
 
@@ -61,7 +60,6 @@ def test_several_drivers_may_write(location: str, settings: dict[str, str]) -> N
 def test_two_drivers_could_commit_one_version(
     location: str, settings: dict[str, str], log_store: str
 ) -> None:
-    """The error names the log store and the ways out."""
     with pytest.raises(TableRefusedError, match=log_store) as refused:
         checked(location, settings)
     for way_out in ("s3_log_store()", "S3DynamoDBLogStore", "allow_single_driver=True"):
@@ -69,17 +67,15 @@ def test_two_drivers_could_commit_one_version(
 
 
 def test_the_sink_refuses_before_it_looks_at_the_table() -> None:
-    """Unless the user says that no other driver writes the table."""
     session: Any = Session({})
     with pytest.raises(TableRefusedError, match="two drivers could commit"):
         DeltaSink("app", path="s3a://lake/orders").table.check(session, None)
     accepted = DeltaSink("app", path="s3a://lake/orders", allow_single_driver=True)
-    with pytest.raises(AttributeError, match="sql"):  # The session stands for nothing but settings.
+    with pytest.raises(AttributeError, match="sql"):  # The fake session has only settings.
         accepted.table.check(session, None)
 
 
 def test_settings_name_the_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without a jar, the error says how to get one."""
     jar = tmp_path / "log-store.jar"
     monkeypatch.setattr(module, "JAR", jar)
     with pytest.raises(OptionError, match=r"no .*log-store\.jar; expected the wheel"):

@@ -1,4 +1,4 @@
-"""What a batch's columns mean for a table's: written, cast, added or refused, each column by name."""
+"""Each column of a batch is written, cast, added or refused, given the table's columns."""
 
 from __future__ import annotations
 
@@ -32,12 +32,10 @@ INT, LONG, TEXT = IntegerType(), LongType(), StringType()
 
 
 def columns(**types: DataType) -> StructType:
-    """A schema of columns that may be null."""
     return StructType([StructField(name, kind) for name, kind in types.items()])
 
 
 def required(name: str, kind: DataType) -> StructField:
-    """A column that must not be null."""
     return StructField(name, kind, nullable=False)
 
 
@@ -78,7 +76,6 @@ TABLE = columns(
     ],
 )
 def test_what_fits_is_written_as_the_table_has_it(batch: StructType, written: StructType) -> None:
-    """Nothing is added, and rows get the table's names, order of fields and types."""
     assert fit("t", batch, TABLE, add=False) == SchemaFit(written)
 
 
@@ -112,7 +109,6 @@ def test_what_fits_is_written_as_the_table_has_it(batch: StructType, written: St
 def test_what_is_new_is_added_on_request_or_refused(
     batch: StructType, added: list[str], written: StructType
 ) -> None:
-    """The error names each column, its type, and the option."""
     assert fit("t", batch, TABLE, add=True) == SchemaFit(written, tuple(added))
     refused = fit("t", batch, TABLE, add=False)
     assert isinstance(refused, Unfit)
@@ -177,7 +173,6 @@ def test_what_is_new_is_added_on_request_or_refused(
     ],
 )
 def test_what_does_not_fit_is_named(batch: StructType, table: StructType, column: str, said: str) -> None:
-    """The error shows the way out, even where columns may be added."""
     found = fit("t", batch, table, add=True)
     assert isinstance(found, Unfit)
     (problem,) = found.problems
@@ -187,7 +182,6 @@ def test_what_does_not_fit_is_named(batch: StructType, table: StructType, column
 
 
 def test_a_new_table_takes_what_delta_takes() -> None:
-    """A new table has nothing to add to; names and types are checked all the same."""
     batch = columns(id=INT, at=columns(x=INT))
     assert fit("t", batch, None, add=False) == SchemaFit(batch)
     refused = fit("t", columns(**{"a b": INT, "c": NullType(), "d": INT}), None, add=False)
@@ -196,7 +190,7 @@ def test_a_new_table_takes_what_delta_takes() -> None:
 
 
 def test_what_the_table_can_counts() -> None:
-    """Column mapping takes any name, generated columns may be missing, no change feed needs no names."""
+    """Column mapping allows any name, and ``_change_type`` is reserved only with a change feed."""
     table = StructType([required("id", LONG), *TABLE.fields[1:]])
     batch = columns(**{"text": TEXT, "a b": INT, "_change_type": INT})
     rules = Rules(any_name=True, change_feed=False, fills=True)
@@ -207,7 +201,6 @@ def test_what_the_table_can_counts() -> None:
 
 
 def test_the_error_lists_columns_types_and_ways_out() -> None:
-    """Ten of them; all are attributes."""
     batch = columns(**{f"c{n}": INT for n in range(12)}, id=TEXT)
     refused = fit("t", batch, TABLE, add=False)
     assert isinstance(refused, Unfit)

@@ -1,4 +1,4 @@
-"""How many files a batch becomes and when a table is compacted follow from offsets and numbers."""
+"""The number of files of a batch, and the time of a compaction, follow from offsets and entry numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ MIB = 1 << 20
 
 
 def at(**journals: int) -> JournalOffsets:
-    """A position."""
     return JournalOffsets(journals)
 
 
@@ -30,7 +29,7 @@ def at(**journals: int) -> JournalOffsets:
     ],
 )
 def test_a_batch_has_read_what_its_offsets_say(begin: Positions, end: Positions, read: int | None) -> None:
-    """A batch's size is known from its offsets, unless another source takes part."""
+    """The size of a batch is unknown if another source takes part."""
     assert batch_bytes(Batch("t", "a", "q", 1, begin, end)) == read
 
 
@@ -46,21 +45,16 @@ def test_a_batch_has_read_what_its_offsets_say(begin: Positions, end: Positions,
     ],
 )
 def test_files_are_bytes_by_their_target(read: int | None, target: int | None, files: int | None) -> None:
-    """The number of files is rounded up, and at least one."""
     assert files_wanted(read, target) == files
 
 
 class Rows:
-    """Stands for a DataFrame, and says what was done to it."""
-
     columns = ("Day", "a`b", "n")
 
     def coalesce(self, parts: int) -> str:
-        """Join neighbours."""
         return f"coalesce {parts}"
 
     def repartition(self, parts: int, *columns: str) -> str:
-        """Shuffle."""
         return f"repartition {parts} {' '.join(columns)}"
 
 
@@ -75,7 +69,7 @@ class Rows:
     ],
 )
 def test_rows_are_shuffled_only_for_partitions(files: int, partition_by: list[str], done: object) -> None:
-    """Rows are shuffled only if there are partition columns and several parts."""
+    """A shuffle is needed only if there are partition columns and several parts."""
     rows: Any = Rows()
     assert in_files(rows, files, partition_by) == done
     assert in_files(rows, None, partition_by) is rows

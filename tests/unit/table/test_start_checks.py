@@ -1,4 +1,4 @@
-"""What a query is refused for before it starts; tests/spark/test_sink_start.py has what takes a JVM."""
+"""Reasons to refuse a query before it starts. Cases with a JVM: tests/spark/test_sink_start.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gazette_spark.errors import OptionError, TableRefusedError
 
 
 class NotFound(AnalysisException):
-    """Spark's answer to a statement of Delta's that it takes for one about a table."""
+    """Spark's answer to a statement of Delta that it parses as one about a table."""
 
     def __init__(self, name: str) -> None:
         super().__init__(message="not found")
@@ -32,8 +32,6 @@ class NotFound(AnalysisException):
 
 
 def answering(name: str) -> Any:
-    """Return a session whose catalog does not know a name."""
-
     def sql(_statement: str) -> None:
         raise NotFound(name)
 
@@ -42,7 +40,7 @@ def answering(name: str) -> Any:
 
 @pytest.mark.parametrize("named", [{"path": "/t", "table": None}, {"path": None, "table": "t"}], ids=str)
 def test_a_session_without_delta_is_named(named: dict[str, Any]) -> None:
-    """Spark looks for a table DETAIL; the error says how a session gets Delta."""
+    """Spark looks for a table named DETAIL. The error says how to add Delta to the session."""
     with pytest.raises(OptionError) as caught:
         DeltaTable(**named).detail(answering("DETAIL"))
     text = str(caught.value)
@@ -52,27 +50,24 @@ def test_a_session_without_delta_is_named(named: dict[str, Any]) -> None:
 
 
 class ForeignTable:
-    """A table to which a later release has written for another app id."""
+    """A table that a later release has written under another app id."""
 
     name = "t"
 
     def newest(self, _spark: object, _limit: int) -> list[HistoryRow]:
-        """Return its only commit."""
         return [HistoryRow(3, "WRITE", user_metadata='{"app_id": "other", "format_version": 99}')]
 
     def history(self, spark: object, _limit: None) -> list[HistoryRow]:
-        """Return its only commit."""
         return self.newest(spark, 1)
 
     def ledger(self, spark: object, app_id: str) -> LedgerState:
-        """Read an app id's state."""
         return read_state(lambda limit: self.newest(spark, limit), app_id, table="t")
 
 
 def test_an_entry_of_another_app_id_that_cannot_be_read_stops_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A warning says so. A complete result, which would delete the other's rows, is refused."""
+    """It is a warning. Only a complete result, which would delete the other's rows, is refused."""
     table: Any = ForeignTable()
     state = LedgerState(None, None, -1, 3, -1)
     warn_of_other_writers(table, object(), "orders", state)  # type: ignore[arg-type]  # No session is needed.
@@ -82,7 +77,7 @@ def test_an_entry_of_another_app_id_that_cannot_be_read_stops_nobody(
 
 
 def test_a_missing_table_is_no_missing_delta() -> None:
-    """Delta's session answers with the table's own name."""
+    """With Delta, Spark's error has the table's own name."""
     assert DeltaTable(path=None, table="t").detail(answering("t")) is None
 
 
@@ -98,7 +93,7 @@ def test_a_missing_table_is_no_missing_delta() -> None:
     ],
 )
 def test_a_missing_package_is_named_as_it_is_installed(missing: str, use: str, text: str) -> None:
-    """The module ``delta`` is of the package delta-spark, which its name does not say."""
+    """The module ``delta`` belongs to the package delta-spark, which its name does not show."""
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.modules[{missing!r}] = None; {use}"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Rows are told apart by the columns that say where they come from, and by no others."""
+"""Rows are identified only by the columns that record their origin."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ META = StructType().add("n", LongType()).add("_journal", StringType()).add("_off
     ],
 )
 def test_columns_are_found_by_name_and_type(schema: StructType, columns: tuple[str, str] | None) -> None:
-    """A pair of journal and offset; the metadata columns come first, for fields may have the other names."""
+    """A pair of journal and offset. Metadata columns come first, because fields may have the other names."""
     assert origin_columns(schema) == columns
 
 
 def test_what_is_missing_is_said_with_the_way_on() -> None:
-    """The error names the columns that are there, those that are wanted, and the other way."""
     schema = StructType().add("n", LongType()).add("price", StringType())
     text = str(TrimError("t", "app", 7, missing_columns(schema)))
     assert "batch 7: part of it is in the table, but it cannot be trimmed" in text

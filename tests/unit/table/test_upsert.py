@@ -1,4 +1,4 @@
-"""What an upsert asks of a batch, and the statement it becomes, are decided without Spark."""
+"""What an upsert requires of a batch, and its statement, are decided without Spark."""
 
 from __future__ import annotations
 
@@ -43,14 +43,13 @@ ORIGIN = ("_journal", "_offset")
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, object], option: str) -> None:
-    """A bad argument is refused by name when the upsert is described."""
     with pytest.raises(OptionError) as caught:
         Upsert(**arguments)  # type: ignore[arg-type]  # Fields by name, of mixed types.
     assert caught.value.option == option
 
 
 def test_lists_of_names_are_as_good_as_tuples() -> None:
-    """Lists of names become the upsert's own: a later change of them changes nothing."""
+    """Lists of names are copied, so a later change of them has no effect."""
     keys = ["id"]
     upsert = Upsert(keys)
     keys.append("name")
@@ -89,7 +88,6 @@ def test_lists_of_names_are_as_good_as_tuples() -> None:
 def test_a_batch_fits_or_says_what_it_lacks(
     upsert: Upsert, types: dict[str, str], origin: tuple[str, str] | None, problem: str | None
 ) -> None:
-    """Columns and their types decide; the text names those the batch has, and the way on."""
     found = upsert.unfit(types, origin)
     if problem is None:
         assert found is None
@@ -100,7 +98,6 @@ def test_a_batch_fits_or_says_what_it_lacks(
 
 
 def test_the_flag_and_what_is_left_out_are_not_stored() -> None:
-    """All else is, in the batch's order."""
     upsert = Upsert(("id",), "gone", leave_out=("_journal", "_offset"))
     assert upsert.stored(TYPES) == ("id", "name")
     assert Upsert(("id",)).stored(TYPES) == tuple(TYPES)
@@ -125,13 +122,11 @@ def test_the_flag_and_what_is_left_out_are_not_stored() -> None:
     ],
 )
 def test_the_last_row_comes_first(upsert: Upsert, origin: tuple[str, str] | None, expected: str) -> None:
-    """Rows stand by the ordering column, then by journal and offset; a null is less than all else."""
     assert order(upsert, origin) == expected
     assert rank(upsert, origin) == f"row_number() OVER (PARTITION BY `id` ORDER BY {expected})"
 
 
 def test_a_row_takes_the_place_of_the_one_with_its_key() -> None:
-    """A row replaces the one with its key, or comes in where there is none."""
     assert merge_statement("c.d.t", "v", ["id", "name"], Upsert(("id",))) == (
         "MERGE INTO c.d.t AS old USING `v` AS new ON old.`id` = new.`id` "
         "WHEN MATCHED THEN UPDATE SET `name` = new.`name` "
@@ -140,7 +135,6 @@ def test_a_row_takes_the_place_of_the_one_with_its_key() -> None:
 
 
 def test_a_deletion_takes_a_row_away_and_brings_none_in() -> None:
-    """An older one does neither, by the column that orders; the flag is not written."""
     upsert = Upsert(("id", "at"), "gone", order_by="n")
     assert merge_statement("t", "v", ["id", "at", "gone", "n"], upsert) == (
         "MERGE INTO t AS old USING `v` AS new ON old.`id` = new.`id` AND old.`at` = new.`at` "
@@ -152,7 +146,6 @@ def test_a_deletion_takes_a_row_away_and_brings_none_in() -> None:
 
 
 def test_rows_of_keys_alone_are_only_brought_in() -> None:
-    """Rows of keys alone have nothing to update."""
     assert merge_statement("t", "v", ["id"], Upsert(("id",))) == (
         "MERGE INTO t AS old USING `v` AS new ON old.`id` = new.`id` "
         "WHEN NOT MATCHED THEN INSERT (`id`) VALUES (new.`id`)"
@@ -169,7 +162,6 @@ def test_rows_of_keys_alone_are_only_brought_in() -> None:
     ],
 )
 def test_names_are_quoted(name: str, expected: str) -> None:
-    """A column of any name is one name in the statement, at each of its places."""
     assert quoted(name) == expected
     statement = merge_statement("t", "v", [name, "gone"], Upsert((name,), "gone"))
     assert statement.count(f"old.{expected} = new.{expected}") == 1
@@ -177,19 +169,17 @@ def test_names_are_quoted(name: str, expected: str) -> None:
 
 
 def test_a_free_name_is_none_of_the_columns() -> None:
-    """Spark takes two names that differ in capitals for one."""
+    """Spark treats two names that differ in case as one."""
     assert free_name("n", ["a"]) == "n"
     assert free_name("n", ["N", "n_"]) == "n__"
 
 
 def test_a_table_gets_columns_by_the_merge_itself() -> None:
-    """The merge itself adds columns where that was asked for."""
     statement = merge_statement("t", "v", ["id"], Upsert(("id",)), add_columns=True)
     assert statement.startswith("MERGE WITH SCHEMA EVOLUTION INTO t AS old USING")
 
 
 def test_a_complete_result_leaves_no_other_key() -> None:
-    """What the rows lack is deleted, and a value that has fallen replaces the greater one."""
     statement = merge_statement("t", "v", ["id", "n"], Upsert(("id",), order_by="n"), complete=True)
     assert statement == (
         "MERGE INTO t AS old USING `v` AS new ON old.`id` = new.`id` "
@@ -207,7 +197,6 @@ KEYS = st.sets(st.tuples(WORDS, WORDS, WORDS), min_size=1)
 def test_a_condition_selects_exactly_its_keys(
     listed: set[tuple[str, ...]], others: set[tuple[str, ...]]
 ) -> None:
-    """It is true of each row that has one of the keys, and of no other."""
     condition = keys_condition(("shard", "kind", "key"), listed)
     with closing(sqlite3.connect(":memory:")) as database:
         database.execute("CREATE TABLE rows (shard, kind, key)")
@@ -217,7 +206,7 @@ def test_a_condition_selects_exactly_its_keys(
 
 
 def test_keys_of_few_shards_make_few_lists() -> None:
-    """A condition does not grow by a term for each key."""
+    """A condition must not grow by a term for each key."""
     keys = {(f"shard-{number % 2}", "state", f"{number:02}") for number in range(100)}
     checkpoints = {(f"shard-{number}", "checkpoint", "") for number in range(2)}
     condition = keys_condition(("shard", "kind", "key"), keys | checkpoints)
