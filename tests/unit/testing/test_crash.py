@@ -1,4 +1,4 @@
-"""A driver, with all that it starts, is stopped, goes on and dies as one."""
+"""A driver and all its child processes are stopped, resumed and killed together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ time.sleep(600)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until something holds."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -25,19 +24,18 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def states(session: int) -> set[str]:
-    """What the processes of a session are doing, as the kernel says: T for stopped."""
+    """Return the kernel's states of a session's processes; T means stopped."""
     stats = [Path(f"/proc/{pid}/stat").read_text() for pid in session_members(session)]
     return {stat.rpartition(")")[2].split()[0] for stat in stats}
 
 
 def test_a_paused_child_stands_still(tmp_path: Path) -> None:
-    """Its children in process groups of their own as well; afterwards all go on, and all are killed."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     log = tmp_path / "log"
     with CrashChild(script, [], log=log) as child:
         session = child._process.pid
-        # Before, the one may wait in the kernel for the other to execute its program, which SIGSTOP prevents.
+        # Until then, the parent may wait in the kernel for the child's exec, which SIGSTOP would block.
         wait_until(lambda: "started" in log.read_text())
         assert len(session_members(session)) == 2
         with child.paused():

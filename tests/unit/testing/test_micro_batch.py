@@ -1,4 +1,4 @@
-"""The copy of Spark's micro-batch loop calls a source as Spark does, and finds one that breaks its word."""
+"""The copy of Spark's micro-batch loop calls a source as Spark does, and detects a broken contract."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Span(InputPartition):
 
 
 class Numbers(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Counts, at most three at a time, in two tasks."""
+    """A source that counts, at most three numbers at a time, in two tasks."""
 
     def __init__(self, *, honest: bool = True) -> None:
         self.honest = honest
@@ -68,12 +68,11 @@ def _head() -> None:
 
 
 def numbers(query: MicroBatches) -> list[int]:
-    """Return what the sink has."""
     return [row[0] for row in query.rows()]
 
 
 def test_a_query_reads_everything_in_its_steps() -> None:
-    """A start is asked for the first batch only, and the source hears of a batch when the next is planned."""
+    """A start is requested only for the first batch. The source sees a commit at the next planning."""
     query, reader = MicroBatches(), Numbers()
     run = query.start(lambda: reader)
     while run.batch():
@@ -93,7 +92,6 @@ def test_a_query_reads_everything_in_its_steps() -> None:
 
 @pytest.mark.parametrize("crash", CRASH_POINTS)
 def test_a_crash_anywhere_keeps_what_was_decided(crash: Any) -> None:
-    """A batch keeps its range once its end is written; a crash before that has it planned again."""
     query = MicroBatches()
     HEAD[0] = 2
     with pytest.raises(Crash):
@@ -107,7 +105,6 @@ def test_a_crash_anywhere_keeps_what_was_decided(crash: Any) -> None:
 
 
 def test_an_available_now_run_has_an_end() -> None:
-    """Bytes that come later are left to the next run."""
     query = MicroBatches()
     run = query.start(Numbers, available_now=True)
     HEAD[0] = 100
@@ -117,7 +114,6 @@ def test_an_available_now_run_has_an_end() -> None:
 
 
 def test_killed_and_repeated_tasks_count_once() -> None:
-    """Rows come from the attempt that ends well."""
     query = MicroBatches()
     faults = TaskFaults(killed_after=(0, 1, 2), attempts_per_task=2, speculative=True)
     query.start(Numbers).batch(faults=faults)
@@ -125,7 +121,7 @@ def test_killed_and_repeated_tasks_count_once() -> None:
 
 
 def test_a_source_that_reads_on_is_found() -> None:
-    """Executors that decide an end give other rows when a batch is run again."""
+    """If executors decide an end, a repeated batch has other rows."""
     query = MicroBatches()
     with pytest.raises(Crash):
         query.start(lambda: Numbers(honest=False)).batch(crash="sink")
@@ -135,7 +131,7 @@ def test_a_source_that_reads_on_is_found() -> None:
 
 
 class Counting(DataSourceStreamReader):
-    """Counts, for a Spark without admission control; notes what it is asked for."""
+    """A counting source for a Spark without admission control; records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -158,7 +154,7 @@ class Counting(DataSourceStreamReader):
 
 
 def test_without_admission_control_calls_come_as_in_spark_4_0() -> None:
-    """A new query is asked for its end first; one that goes on hears of its last end before anything else."""
+    """The end comes first for a new query. A continued one gets its last end before anything else."""
     query, reader = MicroBatches(admission_control=False), Counting()
     run = query.start(lambda: reader, available_now=True)
     assert run.batch()

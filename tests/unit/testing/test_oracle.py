@@ -1,4 +1,4 @@
-"""The oracle sees each invariant broken, in tables whose log and files are made by hand."""
+"""The oracle detects each broken invariant, in tables whose log and files are written by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ RECORDS = {0: b"one", 4: b"two", 8: b"three"}
 
 
 def at(offset: int) -> tuple[JournalOffsets]:
-    """A position in the only journal."""
     return (JournalOffsets({"j": offset}),)
 
 
@@ -42,12 +41,10 @@ class Table:
         (self.checkpoint / "metadata").write_text('{"id":"q"}')
 
     def plan(self, batch_id: int, end: int) -> None:
-        """Write where a batch ends."""
         text = JournalOffsets({"j": end}).to_json()
         (self.checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{text}")
 
     def commit(self, number: int, offsets: list[int], entry: LedgerEntry) -> None:
-        """Add a version with the records at some offsets."""
         rows = [("j", offset, RECORDS[offset]) for offset in offsets]
         columns = (
             dict(zip(("journal", "offset", "value"), zip(*rows, strict=True), strict=True)) if rows else {}
@@ -61,7 +58,6 @@ class Table:
         log.write_text("\n".join(json.dumps(action) for action in actions))
 
     def restore(self, number: int, to: int, gone: list[int]) -> None:
-        """Add a version that is an older one again, without the rows of some versions since."""
         info = {"operation": "RESTORE", "operationParameters": {"version": str(to)}}
         actions: list[dict[str, object]] = [{"commitInfo": info}]
         actions += [{"remove": {"path": f"{each}.parquet"}} for each in gone]
@@ -69,13 +65,11 @@ class Table:
         log.write_text("\n".join(json.dumps(action) for action in actions))
 
     def verdict(self) -> OracleVerdict:
-        """What the oracle says."""
         return check_table(self.root, TRUTH, app_id=APP, checkpoints=[self.checkpoint])
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """A table that is as it should be."""
     made = Table(tmp_path)
     for number, offsets in enumerate([[], [0], [4, 8]]):
         made.commit(number, offsets, ENTRIES[number])
@@ -84,7 +78,6 @@ def table(tmp_path: Path) -> Table:
 
 
 def test_a_good_table_is_exact(table: Table) -> None:
-    """Three rows, three versions, three entries."""
     verdict = table.verdict()
     assert verdict.exact, verdict
     assert (verdict.rows, verdict.versions, verdict.entries) == (3, 3, 3)
@@ -103,20 +96,18 @@ def test_a_good_table_is_exact(table: Table) -> None:
     ],
 )
 def test_a_broken_version_is_seen(table: Table, offsets: list[int], entry: LedgerEntry, found: str) -> None:
-    """The violation names the invariant and the version."""
     table.commit(2, offsets, entry)
     assert [text for text in table.verdict().violations if text.startswith(f"{found} version 2")]
 
 
 def test_a_restored_entry_is_not_held_against_what_was_undone(table: Table) -> None:
-    """A restored entry ends where its batch was planned to end, though the undone version went further."""
+    """The restored entry ends at its batch's planned end, though the undone version went further."""
     table.restore(3, 1, [2])
     verdict = check_table(table.root, TRUTH, app_id=APP, complete=False, checkpoints=[table.checkpoint])
     assert verdict.exact, verdict
 
 
 def test_another_querys_checkpoint_says_nothing(table: Table) -> None:
-    """A checkpoint of another query says nothing, and neither does one that is gone."""
     table.plan(2, 8)
     assert not table.verdict().exact
     (table.checkpoint / "metadata").write_text('{"id":"other"}')

@@ -1,4 +1,4 @@
-"""The demo reads commits, rows and ledger from the table's log, the batch in flight from the checkpoint."""
+"""The demo reads commits, rows and ledger from the table's log, and the current batch from the checkpoint."""
 
 from __future__ import annotations
 
@@ -14,24 +14,20 @@ from gazette_spark.testing.table_watch import TableState, TableWatch, batch_in_f
 
 
 def commit(table: Path, version: int, *actions: dict[str, Any]) -> None:
-    """Write one commit of a Delta log."""
     log = table / "_delta_log"
     log.mkdir(exist_ok=True)
     (log / f"{version:020}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 
 def add(rows: int) -> dict[str, Any]:
-    """Return an action that adds a file of ``rows`` rows."""
     return {"add": {"path": "x", "stats": json.dumps({"numRecords": rows, "minValues": {}})}}
 
 
 def info(metadata: str | None) -> dict[str, Any]:
-    """Return a commitInfo action."""
     return {"commitInfo": {"operation": "WRITE"} | ({"userMetadata": metadata} if metadata else {})}
 
 
 def test_commits_are_added_up_as_they_come(tmp_path: Path) -> None:
-    """Rows, commits with rows and the newest ledger follow the log, also across empty commits."""
     watch = TableWatch(tmp_path)
     assert watch.look() == TableState()
     commit(tmp_path, 0, info("first"), {"metaData": {}})
@@ -43,7 +39,6 @@ def test_commits_are_added_up_as_they_come(tmp_path: Path) -> None:
 
 
 def test_other_files_of_the_log_are_not_commits(tmp_path: Path) -> None:
-    """Temporary files, checksums and checkpoints do not count."""
     commit(tmp_path, 0, add(1))
     for name in ("00000000000000000001.crc", ".00000000000000000001.json.tmp", "_last_checkpoint"):
         (tmp_path / "_delta_log" / name).write_text("{}")
@@ -51,7 +46,6 @@ def test_other_files_of_the_log_are_not_commits(tmp_path: Path) -> None:
 
 
 def test_the_ledger_says_how_far_each_journal_is_filled() -> None:
-    """Entries of other app ids and texts of other writers say nothing."""
     ends = (JournalOffsets({"a/b": 30, "a/c": 5}),)
     metadata = LedgerEntry("orders", 1, "q", 1, ends, ends, ends, "x", None).to_json()
     assert ledger_heads(metadata, "orders") == {"a/b": 30, "a/c": 5}
@@ -70,7 +64,6 @@ def test_the_ledger_says_how_far_each_journal_is_filled() -> None:
 def test_a_planned_batch_is_in_flight_until_it_is_done(
     tmp_path: Path, offsets: list[int], commits: list[int], batch: int | None
 ) -> None:
-    """The newest planned batch counts if it is newer than the newest done one."""
     for name, numbers in (("offsets", offsets), ("commits", commits)):
         (tmp_path / name).mkdir()
         for number in numbers:
@@ -80,5 +73,5 @@ def test_a_planned_batch_is_in_flight_until_it_is_done(
 
 
 def test_a_query_without_a_checkpoint_has_nothing_in_flight(tmp_path: Path) -> None:
-    """The directories appear only when the query has started."""
+    """The directories appear only once the query has started."""
     assert batch_in_flight(tmp_path / "none") is None
