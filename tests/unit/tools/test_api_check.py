@@ -1,4 +1,4 @@
-"""Changes that break programs are told from those that do not, and from those of internal names."""
+"""Breaking changes of the public interface are distinguished from compatible and internal ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def _helper(): ...
 
 
 def loaded(folder: Path, text: str) -> Any:
-    """Write a module into a folder, and load it."""
     folder.mkdir()
     (folder / "shop.py").write_text(text)
     return griffe.load("shop", search_paths=[folder])
@@ -44,7 +43,6 @@ def loaded(folder: Path, text: str) -> Any:
     ],
 )
 def test_what_breaks_a_program(before: str, after: str, broken: list[str], tmp_path: Path) -> None:
-    """Each change is of one kind."""
     old = loaded(tmp_path / "old", BEFORE)
     new = loaded(tmp_path / "new", BEFORE.replace(before, after))
     lines = breaking_changes(old, new)
@@ -54,7 +52,6 @@ def test_what_breaks_a_program(before: str, after: str, broken: list[str], tmp_p
 
 @pytest.mark.slow
 def test_the_interface_has_public_names_only() -> None:
-    """Under the names by which programs import them."""
     names = interface(griffe.load("gazette_spark", search_paths=[ROOT])).members
     assert {"gazette_spark.DeltaSink", "gazette_spark.client.Client"} <= set(names)
     assert not any("._" in name or name.startswith("gazette_spark.cli.") for name in names)
@@ -71,5 +68,4 @@ def test_the_interface_has_public_names_only() -> None:
     ],
 )
 def test_which_version_may_break_programs(released: str, version: str, allowed: bool) -> None:
-    """As semantic versioning has it, and the changelog says."""
     assert may_break(released, version) is allowed

@@ -12,7 +12,7 @@ BASES = set(re.findall(r"\[(\w+)\]", errors.__doc__ or ""))
 
 
 def test_every_error_has_a_remedy() -> None:
-    """No error that can be raised is left out, none is named twice, and none is made up."""
+    """Every error that can be raised appears exactly once, and no other name does."""
     named = [name for remedies in REMEDIES.values() for name in remedies]
     raised = {
         name
@@ -23,7 +23,7 @@ def test_every_error_has_a_remedy() -> None:
 
 
 def test_the_page_is_current() -> None:
-    """`make generated` would change nothing."""
+    """``make generated`` would change nothing."""
     page = PAGE.read_text(encoding="utf-8")
     assert with_tables(page) == page
 

@@ -21,14 +21,13 @@ PAGE_NAMES = [path.name for path in PAGES]
 
 @pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
 def test_the_table_is_up_to_date(path: Path) -> None:
-    """Made anew, the page does not change; else run make generated."""
+    """If the page changes when it is generated, run ``make generated``."""
     page = path.read_text(encoding="utf-8")
     assert with_tables(page, PAGES[path]) == page
 
 
 @pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
 def test_the_table_has_every_option(path: Path) -> None:
-    """Each has one line of two cells, and its name is the line's anchor."""
     lines = [line for line in tables(PAGES[path]).splitlines() if line.startswith("| <a")]
     names = [re.match(r'\| <a id="([\w.*]+)"></a>`\1` \|', line) for line in lines]
     assert sorted(name[1] for name in names if name) == sorted(option.name for option in PAGES[path])
@@ -37,7 +36,7 @@ def test_the_table_has_every_option(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
 def test_what_the_page_names_as_an_option_is_one(path: Path) -> None:
-    """Every word in camel case in backquotes around the page's tables is an option."""
+    """The check covers every backquoted camel-case word outside of the page's tables."""
     named = set(re.findall(r"`([a-z]+[A-Z]\w*)(?:=\w+)?`", path.read_text(encoding="utf-8")))
     options = (*OPTIONS, *WRITE_OPTIONS, *DELTA_FORMAT_OPTIONS, *ICEBERG_FORMAT_OPTIONS)
     assert named <= {option.name for option in options} | SPARKS_OWN_NAMES
@@ -45,12 +44,11 @@ def test_what_the_page_names_as_an_option_is_one(path: Path) -> None:
 
 @pytest.mark.parametrize("page", ["", BEGIN, END])
 def test_a_page_without_its_marks_is_refused(page: str) -> None:
-    """Nothing is overwritten by guess."""
+    """Without the marks, the generator could overwrite the wrong text."""
     with pytest.raises(ValueError, match="needs the lines"):
         with_tables(page, OPTIONS)
 
 
 def test_what_stands_around_the_table_is_kept() -> None:
-    """Making the page changes only what lies between the marks."""
     made = with_tables(f"before\n{BEGIN}\nold\n{END}\nafter\n", OPTIONS)
     assert made == f"before\n{BEGIN}\n\n{tables(OPTIONS)}\n\n{END}\nafter\n"

@@ -1,5 +1,3 @@
-"""The hooks of the site's build."""
-
 from __future__ import annotations
 
 import pytest
@@ -14,7 +12,6 @@ from tools import site_hooks
     [("", None), ("https://git.example/gazette_spark", "edit/main/docs/")],
 )
 def test_pages_link_to_their_source_where_there_is_a_repository(repository: str, link: str | None) -> None:
-    """The version is on each page in either case."""
     config = site_hooks.on_config(load_config("mkdocs.yml", repo_url=repository))
     assert config.edit_uri == link
     assert VERSION in (config.copyright or "")

@@ -1,4 +1,4 @@
-"""The chart of the front page shows the numbers of the performance page."""
+"""The chart on the front page shows the numbers of the performance page."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from tools.speed_chart import CHART, PAGE, Speed, draw, speeds
 
 
 def test_the_chart_is_up_to_date() -> None:
-    """Drawn again, it does not change; otherwise run make generated."""
+    """If the chart changes when it is drawn, run ``make generated``."""
     assert draw(speeds(PAGE.read_text(encoding="utf-8"))) == CHART.read_text(encoding="utf-8")
 
 
 def test_bars_are_as_long_as_their_numbers() -> None:
-    """The fastest bar is the longest, and half the speed is half the length."""
     chart = ElementTree.fromstring(draw([Speed("a → b", "Kafka", 50, 100)]))
     widths = [int(bar.attrib["width"]) for bar in chart.iter("{http://www.w3.org/2000/svg}rect")]
     assert widths[1] == 2 * widths[0]
