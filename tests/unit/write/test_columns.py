@@ -1,4 +1,4 @@
-"""Names and types of columns say what is written where, or one error says what is wrong."""
+"""The names and types of columns decide what is written where, or one error says what is wrong."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ VALUE, JOURNAL, KEY = ("value", "binary"), ("journal", "string"), ("key", "strin
 
 
 def found(*columns: tuple[str, str], **options: str) -> WriteColumns:
-    """Return what the columns mean under some options."""
     given = {"brokerAddress": "http://broker.test:80"} | options
     return write_columns(columns, parse_write_options(given, environ={}))
 
 
 def test_columns_are_found_by_name() -> None:
-    """Columns are found by name in any case and order; others do not matter."""
     assert found(("id", "bigint"), JOURNAL, ("VALUE", "string")) == WriteColumns(2, journal=1)
     assert found(VALUE, KEY, selector="app=x") == WriteColumns(0, key=1)
 
 
 def test_options_win_over_the_column_journal() -> None:
-    """The option wins over the column, as Kafka's topic does."""
+    """As with Kafka's ``topic`` option."""
     assert found(VALUE, JOURNAL, journal="log/a") == WriteColumns(0)
     assert found(JOURNAL, VALUE, KEY, selector="app=x") == WriteColumns(1, key=2)
 
@@ -54,7 +52,6 @@ def test_options_win_over_the_column_journal() -> None:
 def test_columns_that_say_too_little_or_too_much_are_refused(
     columns: list[tuple[str, str]], options: dict[str, str], problem: str
 ) -> None:
-    """Columns that are too few or too many are refused with what is expected."""
     with pytest.raises(OptionError) as caught:
         found(*columns, **options)
     assert problem in str(caught.value)

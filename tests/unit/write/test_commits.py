@@ -1,4 +1,4 @@
-"""A writer's driver side commits what all tasks handed over, and never rolls back what may be committed."""
+"""A writer commits what all tasks returned, and never rolls back what may have been committed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,12 @@ JOB = TaskJob("query-1", "run-a", "0")
 
 @pytest.fixture
 def journals(gazette_client: Client, fresh_prefix: str) -> list[str]:
-    """A journal of rows, and one of transactions."""
     names = [f"{fresh_prefix}rows", f"{fresh_prefix}transactions"]
     gazette_client.create_journals(*(journal_spec(name) for name in names))
     return names
 
 
 def source(client: Client, journals: Sequence[str], **options: str) -> GazetteDataSource:
-    """Return a data source as Spark makes it to write."""
     given = {
         "brokerAddress": client.endpoint,
         "path": journals[0],
@@ -46,25 +44,21 @@ def source(client: Client, journals: Sequence[str], **options: str) -> GazetteDa
 
 
 def stream_writer(client: Client, journals: Sequence[str]) -> StreamWriter:
-    """Return a writer of a stream's batch."""
     return source(client, journals).streamWriter(ROWS, overwrite=False)
 
 
 def task(journal: str, number: int, job: TaskJob = JOB) -> Written:
-    """Return what a task hands over."""
     intent = TaskIntent(journal, b"commit %d\n" % number, b"rollback %d\n" % number)
     return Written({journal: TaskAppends(number, 10, 10)}, (intent,), job)
 
 
 def content(client: Client, journal: str) -> bytes:
-    """Return a journal's bytes."""
     head = client.write_head(journal)
     with client.read(journal, end_offset=head) as reader:
         return reader.read() if head else b""
 
 
 def test_the_intents_of_all_tasks_are_one_record(gazette_client: Client, journals: list[str]) -> None:
-    """The record has query, run, rows and all acknowledgements, which are appended in the tasks' order."""
     rows, transactions = journals
     messages = [task(rows, 1), Written(job=JOB), task(rows, 2)]
     stream_writer(gazette_client, journals).commit(messages, 0)
@@ -74,7 +68,6 @@ def test_the_intents_of_all_tasks_are_one_record(gazette_client: Client, journal
 
 
 def test_a_repetition_rolls_its_own_rows_back(gazette_client: Client, journals: list[str]) -> None:
-    """The recorded acknowledgements are appended again, then what rolls back the tasks of the repetition."""
     rows, _ = journals
     stream_writer(gazette_client, journals).commit([task(rows, 1)], 0)
     again = TaskJob("query-1", "run-b", "0")
@@ -83,7 +76,7 @@ def test_a_repetition_rolls_its_own_rows_back(gazette_client: Client, journals: 
 
 
 def test_only_a_job_that_lacks_a_task_is_rolled_back(gazette_client: Client, journals: list[str]) -> None:
-    """With a message of each task the commit may have begun: a rollback would lose recorded rows."""
+    """With a message of each task the commit may have begun, and a rollback would lose recorded rows."""
     rows, _ = journals
     writer = stream_writer(gazette_client, journals)
     writer.abort([task(rows, 1), task(rows, 2)], 0)
@@ -108,7 +101,6 @@ def test_only_a_job_that_lacks_a_task_is_rolled_back(gazette_client: Client, jou
 def test_a_batch_that_spark_does_not_name_is_not_committed(
     gazette_client: Client, journals: list[str], jobs: list[TaskJob]
 ) -> None:
-    """Without one query, run and batch of all tasks nothing is recorded."""
     rows, transactions = journals
     messages: list[WriterCommitMessage | None] = [task(rows, 1, job) for job in jobs]
     with pytest.raises(TransactionError, match="tasks of batch 0 do not name one query"):
@@ -117,7 +109,7 @@ def test_a_batch_that_spark_does_not_name_is_not_committed(
 
 
 def test_a_batch_write_has_one_id_for_all_its_tries(gazette_client: Client, journals: list[str]) -> None:
-    """Two tries under one id are one write; two writes without an id are two."""
+    """Two tries under one id are one write. Two writes without an id are separate."""
     rows, transactions = journals
     for options in ({"transactionId": "monday"}, {"transactionId": "monday"}, {}, {}):
         writer = source(gazette_client, journals, **options).writer(ROWS, overwrite=False)
@@ -145,13 +137,11 @@ def test_a_batch_write_has_one_id_for_all_its_tries(gazette_client: Client, jour
 def test_options_that_do_not_fit_are_refused(
     gazette_client: Client, journals: list[str], options: dict[str, str], problem: str
 ) -> None:
-    """The driver refuses them when it makes the writer, or before."""
     with pytest.raises(OptionError, match=problem):
         source(gazette_client, journals, **options).streamWriter(ROWS, overwrite=False)
 
 
 def test_the_transaction_journal_is_looked_up_first(gazette_client: Client, journals: list[str]) -> None:
-    """A transaction journal that is missing, or of another framing, is named before any task runs."""
     rows, transactions = journals
     with pytest.raises(JournalNotFoundError, match=f"{transactions}-2.*'transactionJournal' names it"):
         stream_writer(gazette_client, [rows, f"{transactions}-2"])
@@ -161,7 +151,7 @@ def test_the_transaction_journal_is_looked_up_first(gazette_client: Client, jour
 
 
 def test_a_token_has_to_allow_reading_the_transaction_journal(tmp_path: Path) -> None:
-    """A token without READ is refused before the first batch, which could do without it."""
+    """The first batch does not read that journal, so the missing permission would show up too late."""
     with EmbeddedBroker(tmp_path, auth_keys=KEYS) as broker:
         with Client(broker.endpoint, auth_keys=KEYS) as client:
             client.create_journals(journal_spec("a/rows"), journal_spec("a/transactions"))
@@ -175,7 +165,6 @@ def test_a_token_has_to_allow_reading_the_transaction_journal(tmp_path: Path) ->
 
 
 def test_the_transaction_journal_is_no_target(gazette_client: Client, journals: list[str]) -> None:
-    """Rows and commits never share a journal, whether an option or a selector names it."""
     prefix = journals[0].removesuffix("rows")
     for path in (journals[1], prefix):
         with pytest.raises(OptionError, match=f"'transactionJournal': got '{journals[1]}', which rows"):

@@ -1,4 +1,4 @@
-"""A task's producer puts UUIDs into rows, in place and in order, and makes what commits them."""
+"""A task's producer puts UUIDs into rows, in place and in order, and makes their acknowledgements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ OTHER = uuid.UUID("04c29691-833b-11ee-8002-010203040506")
 
 
 def set_in(rows: Sequence[bytes], content_type: str, path: str = "") -> list[bytes] | RowRefusal:
-    """Return rows with one UUID each."""
     stamps = pa.array([str(STAMP)] * len(rows), pa.string())
     made = with_uuids(pa.array(rows, pa.binary()), stamps, locator_for(content_type, path))
     return made if isinstance(made, RowRefusal) else made.to_pylist()
@@ -51,7 +50,6 @@ JSON_ROWS = st.lists(
 def test_rows_in_columns_are_as_one_by_one(
     documents: list[dict[str, object]], spaces: bool, path: str, skip: int
 ) -> None:
-    """Any document gets its UUID as the locator would set it, whatever the rows beside it are."""
     separators = (", ", ": ") if spaces else (",", ":")
     rows = [json.dumps(each, separators=separators).encode() for each in documents]
     locator = locator_for(CONTENT_TYPE_NDJSON, path)
@@ -66,7 +64,6 @@ def test_rows_in_columns_are_as_one_by_one(
     st.lists(st.lists(st.text('ab",\n', max_size=3), min_size=1, max_size=3), max_size=6), st.integers(0, 1)
 )
 def test_records_of_csv_are_as_one_by_one(fields: list[list[str]], index: int) -> None:
-    """Any record of CSV with an empty field, or a UUID, in the place gets its UUID there."""
     rows = []
     for position, each in enumerate(fields):
         cells = ['"' + cell.replace('"', '""') + '"' for cell in each]
@@ -88,7 +85,7 @@ def test_records_of_csv_are_as_one_by_one(fields: list[list[str]], index: int) -
     ],
 )
 def test_of_repeated_names_the_last_one_is_set(row: str) -> None:
-    """A document in which a name comes twice, or with an escape, gets its UUID where readers look."""
+    """Readers use the last occurrence of a repeated name, after decoding escapes."""
     record = (row % (OTHER, OTHER)).encode()
     locator = locator_for(CONTENT_TYPE_NDJSON)
     expected = [locator.set(each, STAMP) for each in (record, b"{}")]
@@ -97,14 +94,13 @@ def test_of_repeated_names_the_last_one_is_set(row: str) -> None:
 
 
 def test_a_protobuf_message_gets_its_field() -> None:
-    """A message without the field gets it, one with it gets another."""
     field = b"\x0a\x10" + STAMP.bytes
     rows = [b"", b"\x10\x07", b"\x0a\x10" + OTHER.bytes + b"\x10\x08"]
     assert set_in(rows, CONTENT_TYPE_PROTO_FIXED) == [field, field + b"\x10\x07", field + b"\x10\x08"]
 
 
 def test_a_name_with_a_slash_may_be_escaped() -> None:
-    """The UUID is where readers look, whichever way the name is written."""
+    """Readers find the UUID under both spellings of the name."""
     locator = locator_for(CONTENT_TYPE_NDJSON, "/a~1b/uuid")
     rows = [b'{"x":1}', b'{"a\\/b":{"y":1}}', b'{"a/b":{}}']
     made = with_uuids(pa.array(rows, pa.binary()), pa.array([str(STAMP)] * 3), locator)
@@ -123,7 +119,6 @@ def test_a_name_with_a_slash_may_be_escaped() -> None:
     ],
 )
 def test_a_row_without_a_place_is_refused(content_type: str, rows: list[bytes], problem: str) -> None:
-    """What a row has in the UUID's place is never overwritten; the row is named, and the option."""
     refused = set_in(rows, content_type)
     assert isinstance(refused, RowRefusal)
     assert refused.index == 1
@@ -137,7 +132,7 @@ def split(records: Sequence[bytes]) -> list[tuple[bytes, int, int]]:
 
 
 def test_clocks_ascend_and_acknowledgements_enclose_them() -> None:
-    """Each row ticks; the commit comes after all rows, the rollback just before a journal's first one."""
+    """Each row ticks the clock. The commit follows all rows, and the rollback precedes the first row."""
     producer = TaskProducer(None, NOW_NS)
     rows = pa.array([b'{"n":1}', b'{"n":2}'], pa.binary())
     made: dict[str, list[bytes]] = {"log/a": [], "log/b": []}
@@ -163,7 +158,6 @@ def test_clocks_ascend_and_acknowledgements_enclose_them() -> None:
 
 
 def test_acknowledgements_are_records_of_their_journals() -> None:
-    """An acknowledgement has as many columns as the rows, or is a whole frame; no row, no acknowledgement."""
     producer = TaskProducer(None, NOW_NS)
     assert producer.intents() == ()
     producer.stamped(pa.array([], pa.binary()), "log/none", "lines")

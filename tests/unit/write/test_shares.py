@@ -1,4 +1,4 @@
-"""Every row is in one share; what property tests do not reach."""
+"""Every row is in exactly one share; examples that the property tests do not reach."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ RNG = np.random.default_rng(5)
 
 
 def rows_of(shares: Sequence[Share], rows: int) -> dict[str, list[int]]:
-    """Return the rows of each journal."""
     return {each.journal: list(range(rows)) if each.rows is None else each.rows.tolist() for each in shares}
 
 
 def test_a_long_key_is_hashed_to_its_end() -> None:
-    """Keys are hashed whole at the length where the way of hashing changes, and around it."""
+    """The lengths are those around which the hash algorithm changes."""
     keys = [bytes(range(256)) * 2] + [b"x" * (LONG_KEY_BYTES + more) for more in (-1, 0, 1)]
     column = pa.array(keys, pa.binary())
     hashes = fnv1a32_each(value_octets(column), value_bounds(column))
@@ -29,7 +28,6 @@ def test_a_long_key_is_hashed_to_its_end() -> None:
 
 
 def test_rows_without_a_key_go_anywhere() -> None:
-    """Rows without a key go anywhere, while those with one stay where they belong."""
     keys = pa.array([None, "k"] * 500)
     shares = rows_of(KeyMapping.of(["a", "b", "c"], "modulo").shares(keys, RNG), 1000)
     chosen = next(journal for journal, rows in shares.items() if 1 in rows)
@@ -38,14 +36,13 @@ def test_rows_without_a_key_go_anywhere() -> None:
 
 
 def test_a_row_without_a_journal_is_refused() -> None:
-    """The first row without a journal is the one that is refused."""
     refused = shares_by_name(pa.array(["a", None, "b", None]))
     assert isinstance(refused, RowRefusal)
     assert (refused.index, refused.problem) == (1, "its journal is null")
 
 
 def test_a_name_that_is_not_utf8_is_shown() -> None:
-    """Spark makes such a text by a cast of bytes; no journal has that name."""
+    """Spark makes such a string by a cast of bytes, but no journal can have that name."""
     raw = pa.array([b"a/journal", b"a/\xff"], pa.binary())
     shares = shares_by_name(pa.Array.from_buffers(pa.string(), len(raw), raw.buffers()))
     assert isinstance(shares, list)
@@ -53,7 +50,7 @@ def test_a_name_that_is_not_utf8_is_shown() -> None:
 
 
 def test_one_journal_gets_all_rows() -> None:
-    """A single journal gets all rows, and no index of them is made."""
+    """Without a choice, no row index is built."""
     (share,) = shares_at_random(10, ["a"], RNG)
     assert (share.journal, share.rows) == ("a", None)
     assert shares_at_random(0, ["a", "b"], RNG) == []

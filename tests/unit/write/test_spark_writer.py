@@ -1,4 +1,4 @@
-"""Writers check what they are given before anything is written, and can be sent to executors."""
+"""Writers check their arguments before anything is written, and can be sent to executors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ ROWS = StructType([StructField("journal", StringType()), StructField("value", Bi
 
 
 def data_source(**options: str) -> GazetteDataSource:
-    """Return a data source as Spark makes it to write."""
     return GazetteDataSource(CaseInsensitiveDict(ADDRESS | options))
 
 
@@ -40,14 +39,13 @@ def data_source(**options: str) -> GazetteDataSource:
     ],
 )
 def test_a_writer_travels_to_executors(name: str, kind: type) -> None:
-    """A writer takes its options along, and never shows the token."""
     made = pickle.loads(pickle.dumps(getattr(data_source(), name)(ROWS, overwrite=False)))
     assert isinstance(made, kind)
     assert repr(made) == f"{kind.__name__}(None, http://broker.test:80)"
 
 
 def test_a_writers_tasks_enter_by_what_the_drivers_file_holds(tmp_path: Path) -> None:
-    """A writer, of which Spark makes one for each batch, takes the token along that is in the file then."""
+    """Spark makes a writer for each batch, which takes the token that the file has at that time."""
     path = tmp_path / "token"
     path.write_text("first\n")
     options = {"brokerAddress": "http://broker.test:80", "auth.tokenFile": str(path)}
@@ -59,7 +57,7 @@ def test_a_writers_tasks_enter_by_what_the_drivers_file_holds(tmp_path: Path) ->
 
 
 def test_rows_of_spark_4_0_become_record_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release whose streams give rows has a writer that makes columns of them, a few at a time."""
+    """Spark 4.0 passes rows to streams. The writer converts a few at a time to columns."""
     monkeypatch.setattr(source, "ARROW_STREAM_WRITES", False)
     made = data_source().streamWriter(ROWS, overwrite=False)
     assert isinstance(pickle.loads(pickle.dumps(made)), RowStreamWriter)
@@ -78,32 +76,28 @@ def test_rows_of_spark_4_0_become_record_batches(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_task_without_rows_connects_to_nothing() -> None:
-    """A task without rows connects to nothing and says so."""
     made = data_source().writer(ROWS, overwrite=False)
     assert made.write(iter([])) == Written({})
 
 
 @pytest.mark.parametrize("name", ["writer", "streamWriter"])
 def test_journals_are_not_overwritten(name: str) -> None:
-    """Neither overwriting nor a complete mode is accepted."""
     with pytest.raises(OptionError, match="journals only grow"):
         getattr(data_source(), name)(ROWS, overwrite=True)
 
 
 def test_columns_are_checked_on_the_driver() -> None:
-    """The driver checks the columns; the error has Spark's names of types."""
     with pytest.raises(OptionError, match="column value bigint"):
         data_source().writer(StructType([StructField("value", LongType())]), overwrite=False)
 
 
 def test_a_batch_whose_tasks_had_no_writer_is_refused() -> None:
-    """Under a continuous trigger Spark 4.2 passes no rows, and would go on as if they were written."""
+    """Under a continuous trigger Spark 4.2 passes no rows, and would continue as if they were written."""
     with pytest.raises(OptionError, match="'trigger': got continuous"):
         data_source().streamWriter(ROWS, overwrite=False).commit([None, None], 0)
 
 
 def test_what_was_written_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """One line; tasks that failed have no message."""
     messages: list[WriterCommitMessage | None] = [
         Written({"log/a": TaskAppends(2, 20, 120), "log/b": TaskAppends(1, 5, 5)}),
         Written({"log/a": TaskAppends(3, 30, 150)}),

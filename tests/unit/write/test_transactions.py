@@ -1,4 +1,4 @@
-"""A transaction journal's newest record decides on a batch: record it, repeat it, or refuse and say why."""
+"""The newest record of a transaction journal decides whether a batch is recorded, repeated or refused."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ WRITE = Attempt("w1", None, "try-b", MINE)
 def decided(
     attempt: Attempt, newest: TransactionRecord | None, **registers: str
 ) -> TransactionPlan | TransactionRefusal:
-    """Decide with the registers of the newest record, unless others are given."""
     return decide(attempt, newest, registers or (newest.registers if newest else {}))
 
 
 def test_the_next_batch_is_recorded() -> None:
-    """A run records its next batch; a new run first finishes what the one before it recorded."""
     own = TransactionRecord("q1", 6, "run-b", OTHERS, replaced={"run-0": 5, "run-a": 6})
     recorded = TransactionRecord("q1", 7, "run-b", MINE, rows=3, replaced={"run-a": 6})
     assert decided(NEW, own) == TransactionPlan(record=recorded, commit=MINE)
@@ -45,7 +43,6 @@ def test_the_next_batch_is_recorded() -> None:
 
 
 def test_a_recorded_batch_is_repeated() -> None:
-    """The record's intents are appended, under the new run's name, and the attempt's rows are rolled back."""
     taken = TransactionRecord("q1", 7, "run-b", OTHERS, rows=3, replaced={"run-a": 7})
     assert decided(NEW, SAME) == TransactionPlan(record=taken, commit=OTHERS, rolls_back=True)
     own = replace(SAME, author="run-b", intents=MINE)
@@ -56,7 +53,6 @@ def test_a_recorded_batch_is_repeated() -> None:
 
 
 def test_batch_writes_follow_each_other() -> None:
-    """A write finishes the one before it and remembers it; one that was recorded earlier is not repeated."""
     newest = TransactionRecord("w0", None, "try-a", OTHERS, earlier=("v",))
     recorded = TransactionRecord("w1", None, "try-b", MINE, earlier=("v", "w0"))
     assert decided(WRITE, newest) == TransactionPlan(finish=OTHERS, record=recorded, commit=MINE)
@@ -84,7 +80,6 @@ FIRST = replace(NEW, first_batch=7)
     ],
 )
 def test_a_first_batch_may_be_ordered(newest: TransactionRecord | None, registers: dict[str, str]) -> None:
-    """What is refused is recorded where the option names this very batch, and only then."""
     assert isinstance(decided(NEW, newest, **registers), TransactionRefusal)
     assert isinstance(decided(replace(NEW, first_batch=8), newest, **registers), TransactionRefusal)
     plan = decided(FIRST, newest, **registers)
@@ -133,7 +128,6 @@ def test_a_first_batch_may_be_ordered(newest: TransactionRecord | None, register
 def test_what_cannot_follow_is_refused(
     attempt: Attempt, newest: TransactionRecord | None, problem: str, advice: str
 ) -> None:
-    """The refusal says what the journal has, what came, and the way out."""
     refused = decided(attempt, newest)
     assert isinstance(refused, TransactionRefusal)
     assert problem in refused.problem
@@ -141,7 +135,6 @@ def test_what_cannot_follow_is_refused(
 
 
 def test_empty_registers_leave_the_record_to_decide() -> None:
-    """Where all replicas were lost the newest record counts; registers of another record are refused."""
     assert decide(NEW, BEFORE, {}) == decided(NEW, BEFORE)
     refused = decide(NEW, BEFORE, SAME.registers)
     assert isinstance(refused, TransactionRefusal)
@@ -151,7 +144,7 @@ def test_empty_registers_leave_the_record_to_decide() -> None:
 
 
 def test_the_stored_form_stays() -> None:
-    """A stored record reads as it did, and is written as it was."""
+    """Records outlive releases, so the form must stay readable and unchanged."""
     record = TransactionRecord(
         "2644227d-a84e-4055-9856-aabe4217289f",
         7,
@@ -177,13 +170,11 @@ BROKEN = {
 
 @pytest.mark.parametrize("line", [pytest.param(line, id=name) for name, line in BROKEN.items()])
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
-    """The error names the journal and shows the line."""
     with pytest.raises(TransactionError, match=r"'acme/txn': its newest record cannot be read.*Nobody else"):
         TransactionRecord.from_json(line, "acme/txn")
 
 
 def test_a_later_form_is_not_guessed_at() -> None:
-    """A record of a later release is refused with its form."""
     later = GOLDEN.read_bytes().replace(b'"format_version":1', b'"format_version":2')
     with pytest.raises(TransactionError, match="has the form 2, not 1"):
         TransactionRecord.from_json(later, "acme/txn")
