@@ -10,10 +10,10 @@ import pytest
 
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """Pytest's ``caplog``, without the records of brokers.
+    """Pytest's ``caplog`` without records of brokers.
 
-    The brokers that a worker's tests share go on logging about the journals of other tests, from threads of
-    their own, while a test counts its records.
+    A worker's tests share brokers, which continue to log about the journals of other tests from their own
+    threads while a test counts its records.
     """
 
     def is_a_tests_own(record: logging.LogRecord) -> bool:

@@ -22,7 +22,6 @@ STORE = {"fragmentStore": "file:///a/store", "framing": "lines", "path": "log/"}
 
 
 def test_the_table_says_where_to_go_on() -> None:
-    """The options count for journals that it has never heard of; what it has in full is left as it is."""
     begin, end = at(a=0, b=5, c=0), at(a=30, b=20, c=10)
     planner, _ = planner_of({"log/a": FakeJournal(lines(3))})
 
@@ -36,11 +35,10 @@ def test_the_table_says_where_to_go_on() -> None:
 
 
 def test_a_journal_that_ends_before_the_table_is_another() -> None:
-    """A journal that ends too early is another, unless an early end was asked for or a store is behind."""
     planner, client = planner_of({"log/a": FakeJournal(lines(3))})
     with pytest.raises(OffsetBeyondHeadError, match=r"offset 40 was already read, .* ends at 30"):
         continued(at(a=0), at(a=30), {"log/a": 40}, open_end=True, check_heads=planner.check_heads)
-    # A replica that has just joined said so, and the primary does not.
+    # The low head came from a replica that had just joined. The primary has the bytes.
     client.journals["log/a"].content += lines(1)
     found = continued(at(a=0), at(a=30), {"log/a": 40}, open_end=True, check_heads=planner.check_heads)
     assert found == (at(a=40), at(a=40))
@@ -54,7 +52,6 @@ def test_a_journal_that_ends_before_the_table_is_another() -> None:
 
 
 def test_a_range_is_read_by_itself() -> None:
-    """Journals that are not in it are not named, however the plan chose those that are."""
     options = BROKER | {"STARTINGOFFSETS": "earliest", "format": "json", "endingTimestamp": "1700000000000"}
     parsed = parse_options(options, "batch", environ={})
     pinned = pinned_options(options, parsed, at(a=1, b=5), at(a=9, b=5))
@@ -78,7 +75,6 @@ def test_a_range_is_read_by_itself() -> None:
 
 
 def test_committed_messages_go_on_with_their_query(tmp_path: Path) -> None:
-    """States at the table's end say since when messages are known; a new journal's begin where it does."""
     options = {"isolationLevel": "read_committed", "stateLocation": str(tmp_path), "framing": "lines"}
     journals = {f"log/{name}": FakeJournal(lines(30)) for name in "abcd"}
     planner, _ = planner_of(journals, "batch", **options, messagesSince="{}")
@@ -102,7 +98,6 @@ def test_committed_messages_go_on_with_their_query(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [None, 25])
 @pytest.mark.parametrize("allowed", ["true", "false"])
 def test_a_range_names_the_bytes_that_are_gone(limit: int | None, allowed: str) -> None:
-    """The ledger records what a backfill skips, as it does for a stream; by default that is an error."""
     journals = {"log/a": FakeJournal(lines(3), begin=100, fragments=(100,)), "log/b": FakeJournal(lines(1))}
     planner, client = planner_of(journals, "batch", failOnDataLoss="false" if allowed == "true" else "true")
     client.has_tails = False
@@ -116,7 +111,7 @@ def test_a_range_names_the_bytes_that_are_gone(limit: int | None, allowed: str) 
     ranges = list(steps(planner, begin, end, limit))
     assert (ranges[0][0], ranges[-1][1]) == (begin, end)
     gaps = [gap for _, high in ranges for gap in high.gaps.get("log/a", ())]
-    assert joined(gaps) == [(40, 110)]  # The first record behind them may be the rest of one.
+    assert joined(gaps) == [(40, 110)]  # The first record after the gap may be incomplete.
     assert not any("log/b" in high.gaps for _, high in ranges)
     for low, high in ranges:
         check_forward(low, high)
@@ -125,7 +120,7 @@ def test_a_range_names_the_bytes_that_are_gone(limit: int | None, allowed: str) 
 
 
 def test_a_range_that_is_all_gone_is_empty() -> None:
-    """Retention may have overtaken a step of a backfill; then there is nothing to read in it."""
+    """Retention may have overtaken a step of a backfill, which then has nothing to read."""
     options = {"startingOffsets": at(a=40).to_json(), "endingOffsets": at(a=60).to_json()}
     journals = {"log/a": FakeJournal(lines(3), begin=100)}
     lossy = planner_of(journals, "batch", failOnDataLoss="false", **options)[0].batch()
@@ -135,7 +130,6 @@ def test_a_range_that_is_all_gone_is_empty() -> None:
 
 
 def test_a_result_counts_bytes() -> None:
-    """A result counts the bytes of all journals."""
     assert Backfilled(at(a=1, b=5), at(a=9, b=5), written=True).size_bytes == 8
 
 
@@ -143,7 +137,6 @@ ENTRY = LedgerEntry("orders", 3, "q", 2, (at(a=0),), (at(a=0),), (at(a=9),), "x"
 
 
 def test_journals_new_to_a_table_are_found() -> None:
-    """All of them, if it has no entry."""
     assert unknown_journals(None, at(a=1), "t") == at(a=1)
     assert unknown_journals(ENTRY, at(a=9), "t") is None
     assert unknown_journals(ENTRY, at(a=9, b=4), "t") == at(b=4)
@@ -155,6 +148,6 @@ def test_journals_new_to_a_table_are_found() -> None:
     ids=["another_source", "two_of_ours", "ours_and_another", "none"],
 )
 def test_a_table_of_several_sources_is_refused(end: Positions) -> None:
-    """A journal may be in it through any of them."""
+    """Each of the sources may have written the rows of a journal."""
     with pytest.raises(TableRefusedError, match="with several sources, or with another kind"):
         unknown_journals(replace(ENTRY, end=end), JournalOffsets({"log/a": 1}), "t")

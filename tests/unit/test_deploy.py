@@ -1,4 +1,4 @@
-"""The files in ``deploy/`` fit the package, the tests and each other: no container engine reads them here."""
+"""The files in ``deploy/`` fit the package, the tests and each other. No container engine is needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ IN_THE_IMAGE = Path("/opt/deploy")
 
 
 def documents(name: str) -> list[Any]:
-    """Return the documents of a YAML file."""
     return list(yaml.safe_load_all((DEPLOY / name).read_text()))
 
 
@@ -43,7 +42,6 @@ TASK = BUNDLE["resources"]["jobs"]["orders"]["tasks"][0]
 
 
 def copied() -> dict[str, str]:
-    """Return the files of ``deploy/`` that the image has, by their path there."""
     files = {}
     for line in re.findall(r"^COPY (?:--chmod=\d+ )?(deploy/.*)$", DOCKERFILE, re.MULTILINE):
         *sources, target = line.split()
@@ -61,14 +59,13 @@ def check_command(words: Sequence[str]) -> None:
         assert below is not None, name
         command = below
         context = click.Context(command, parent=context, info_name=name)
-    # Files of the image are those of the clone here.
+    # The image's files are those of this clone.
     here = [str(DEPLOY / Path(word).name) if word.startswith(str(IN_THE_IMAGE)) else word for word in words]
     with context:
         command.parse_args(context, here)
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield the command lines of all files, with names."""
     for name, service in SERVICES.items():
         if "command" in service:
             yield name, service["command"]
@@ -80,18 +77,15 @@ OURS = [pytest.param(words[1:], id=name) for name, words in commands() if words[
 
 @pytest.mark.parametrize("words", OURS)
 def test_each_command_is_one(words: list[str]) -> None:
-    """Names of commands, options and values are those that `gazette-spark` takes."""
     check_command(words)
 
 
 def test_a_wrong_option_would_show() -> None:
-    """The check above fails where it should."""
     with pytest.raises(click.NoSuchOption):
         check_command(["lag", "serve", "--listne", "0.0.0.0:8000"])
 
 
 def test_all_places_run_one_program_with_arguments_that_it_takes() -> None:
-    """The image has it, and a wrong argument ends the program before anything else."""
     (submit,) = (words for _, words in commands() if words[0] == "spark-submit")
     program = next(word for word in submit if word.endswith(".py"))
     assert copied()[program] == "deploy/orders.py"
@@ -109,7 +103,6 @@ def test_all_places_run_one_program_with_arguments_that_it_takes() -> None:
 
 
 def test_spark_has_the_classes_that_are_run() -> None:
-    """Master, worker and the executor on Kubernetes are classes of the Spark that the tests run."""
     script = (DEPLOY / "entrypoint.sh").read_text()
     named = [words[1] for _, words in commands() if words[0] == "spark-class"]
     named += re.findall(r"^ *(org\.apache\.spark\S+)", script, re.MULTILINE)
@@ -122,7 +115,7 @@ def test_spark_has_the_classes_that_are_run() -> None:
 
 
 def test_services_are_found_under_their_names() -> None:
-    """Each host in an address, and each service that another one waits for, is a service with that port."""
+    """Each host in an address, and each service that another one depends on, is a service with that port."""
     texts = [shlex.join(words) for name, words in commands() if name in SERVICES]
     texts += [
         (DEPLOY / name).read_text() for name in ("journals.yaml", "prometheus.yml", "grafana/datasource.yml")
@@ -137,7 +130,7 @@ def test_services_are_found_under_their_names() -> None:
 
 
 def test_files_that_are_mounted_and_copied_exist() -> None:
-    """Volumes of compose are files of the clone, or are declared; so are the sources of the image."""
+    """Volumes of compose are files of the clone or are declared. The image's sources exist."""
     for service in SERVICES.values():
         for volume in service.get("volumes", ()):
             source = volume.partition(":")[0]
@@ -152,7 +145,7 @@ def test_files_that_are_mounted_and_copied_exist() -> None:
 
 
 def test_the_wheel_is_built_from_what_it_needs() -> None:
-    """The image's build sees what the wheel is built from, and only that is sent to it."""
+    """The build context has everything that the wheel is built from, and nothing else."""
     stage = DOCKERFILE.partition("FROM python:")[0]
     sources = {
         source for line in re.findall(r"^COPY (.*) \S+$", stage, re.MULTILINE) for source in line.split()
@@ -163,14 +156,12 @@ def test_the_wheel_is_built_from_what_it_needs() -> None:
 
 
 def go_release(module: str, package: str) -> str:
-    """Return the release of a Go package that the tests build."""
     found = re.search(rf"{re.escape(package)} (v\S+)", (ROOT / module / "go.mod").read_text())
     assert found
     return found[1]
 
 
 def test_releases_are_those_that_the_tests_run_with() -> None:
-    """Of Spark, Delta, Hadoop, the broker, Etcd and the S3 server."""
     versions = dict(re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE + BROKER_DOCKERFILE, re.MULTILINE))
     (hadoop,) = Path(pyspark.__path__[0], "jars").glob("hadoop-client-api-*.jar")
     assert versions == {
@@ -187,7 +178,7 @@ def test_releases_are_those_that_the_tests_run_with() -> None:
 
 
 def test_kubernetes_has_the_settings_of_the_image() -> None:
-    """Spark does not read the image's defaults there. The log store is the one that S3 needs."""
+    """Spark ignores the image's defaults on Kubernetes. The log store is the one that S3 needs."""
     text = (DEPLOY / "spark-defaults.conf").read_text()
     defaults = dict(line.split(maxsplit=1) for line in text.splitlines() if not line.startswith("#"))
     assert defaults[setting_of("s3a")] == LOG_STORE
@@ -195,7 +186,7 @@ def test_kubernetes_has_the_settings_of_the_image() -> None:
 
 
 def test_secrets_that_are_named_exist_and_none_is_on_a_command_line() -> None:
-    """Each variable that pods take from the Secret is a key of it, and one that the programs read."""
+    """Each variable that pods take from the Secret is a key of it that the programs read."""
     spec = QUERY["spec"]
     references = [
         (name, reference)
@@ -216,7 +207,7 @@ def test_secrets_that_are_named_exist_and_none_is_on_a_command_line() -> None:
 
 
 def test_jars_that_spark_has_are_left_out() -> None:
-    """Of whatever release: two of one artifact on a class path hide each other."""
+    """Two releases of one artifact on a class path hide each other."""
     bundled = [
         Path("jackson-core-2.20.0.jar"),
         Path("zstd-jni-1.5.7-6.jar"),

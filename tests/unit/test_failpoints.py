@@ -1,4 +1,4 @@
-"""A failpoint fails where, when and how it was told to, and nowhere else."""
+"""A failpoint fails exactly where, when and how it was configured to."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ for number in (1, 2, 3):
 
 
 def reach_in_a_child(spec: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a process that reaches one point three times."""
     return subprocess.run(
         [sys.executable, "-c", REACH_THREE_TIMES],
         env=os.environ | {FAILPOINT_VARIABLE: spec} | more,
@@ -40,7 +39,6 @@ def reach_in_a_child(spec: str, **more: str) -> subprocess.CompletedProcess[str]
 
 
 def test_does_nothing_unless_armed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call returns if the variable is not set, or another point is armed."""
     monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
     failpoint("here")
     monkeypatch.setenv(FAILPOINT_VARIABLE, "elsewhere:1:kill")
@@ -48,7 +46,6 @@ def test_does_nothing_unless_armed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_raises_at_the_nth_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second call fails; those before and after it pass."""
     monkeypatch.setenv(FAILPOINT_VARIABLE, "test.nth:2:raise")
     failpoint("test.nth")
     with pytest.raises(FailpointError, match=r"'test\.nth' was reached"):
@@ -57,7 +54,6 @@ def test_raises_at_the_nth_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_counts_anew_when_armed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two tests in one process that arm the same point both see it fail."""
     for _ in range(2):
         monkeypatch.setenv(FAILPOINT_VARIABLE, "test.again:1:raise")
         with pytest.raises(FailpointError):
@@ -72,7 +68,6 @@ def test_counts_anew_when_armed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["exit", "kill", "kill group"],
 )
 def test_ends_the_process(action: str, status: int) -> None:
-    """The output ends with what was printed before the second call."""
     done = reach_in_a_child(f"here:2:{action}")
     assert (done.returncode, done.stdout) == (status, "1\n")
 
@@ -88,14 +83,12 @@ def test_kill_group_takes_the_named_group_too() -> None:
     "text", ["here", "here:1", "here:0:kill", "here:x:kill", ":1:kill", "here:1:explode"]
 )
 def test_refuses_a_malformed_variable(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that arms nothing is an error that shows a good one."""
     monkeypatch.setenv(FAILPOINT_VARIABLE, text)
     with pytest.raises(ValueError, match=r"expected e\.g\. 'sink\.return:2:kill'"):
         failpoint("here")
 
 
 def test_a_function_is_called_at_the_nth_call_only() -> None:
-    """A function is called once, in the block, even if it reaches its own point; its error comes out."""
     called: list[int] = []
 
     def action() -> None:

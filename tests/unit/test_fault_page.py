@@ -17,7 +17,6 @@ EXACTLY_ONCE = [ROOT / "docs" / page for page in ("evidence/exactly-once.md", "g
 
 @cache
 def sources() -> Mapping[str, list[str]]:
-    """Return the texts of the tests' files, by the names of the files."""
     texts = defaultdict[str, list[str]](list)
     for path in (ROOT / "tests").rglob("test_*.py"):
         texts[path.name].append(path.read_text())
@@ -25,7 +24,7 @@ def sources() -> Mapping[str, list[str]]:
 
 
 def test_every_test_that_is_named_exists() -> None:
-    """Each ``file.py::test`` of the page is a test of a file of that name, and each file named is there."""
+    """Each ``file.py::test`` of the page is a test of a file of that name, and each named file exists."""
     text = PAGE.read_text()
     named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", text)
     assert len(named) > 50
@@ -49,7 +48,7 @@ def named_tests(page: str) -> Iterator[tuple[str, str]]:
 
 
 def plain(name: str) -> str:
-    """Return a name, or words of a page, as small letters and single blanks."""
+    """Normalize a name, or words of a page, to lower case and single blanks."""
     return re.sub(r"[\s_-]+", " ", name.replace("'", "")).lower()
 
 
@@ -61,7 +60,7 @@ def names_in(file: str) -> str:
 
 
 def test_the_promise_is_held_by_tests_that_exist() -> None:
-    """The words behind each file of the pages on exactly-once are part of a test's name, or a case's."""
+    """The words after each file on the exactly-once pages must be part of a test's or a case's name."""
     named = {each for page in EXACTLY_ONCE for each in named_tests(page.read_text())}
     assert len(named) > 80
     files = {file: names_in(file) for file, _ in named}

@@ -1,4 +1,4 @@
-"""Specifications of Estuary's collections become columns, keys and deletions; hostile ones are refused."""
+"""Specifications of Estuary's collections become columns, keys and deletions. Hostile ones are refused."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ ORIGIN = ",_journal:string,_ack_offset:bigint,_offset:bigint>"
 
 
 def columns(schema: dict[str, Any], **more: Any) -> str:
-    """Return the columns of a collection, without those of the journals."""
     text = FlowCollection.from_spec("acmeCo/orders", {"key": ["/id"], "schema": schema, **more}).schema
     return text.simpleString().removeprefix("struct<").removesuffix(ORIGIN)
 
 
 def of(**properties: Any) -> dict[str, Any]:
-    """Return a schema of documents with a key."""
     return {"type": "object", "properties": {"id": {"type": "integer"}, **properties}}
 
 
@@ -50,13 +48,12 @@ def of(**properties: Any) -> dict[str, Any]:
     ],
 )
 def test_types(schema: object, kind: str) -> None:
-    """Each schema gives the narrowest type that takes its values; what has none is text."""
     document = of(x=schema) | {"$defs": {"money": {"properties": {"amount": {"type": "number"}}}}}
     assert columns(document) == f"id:bigint,x:{kind}"
 
 
 def test_a_read_schema_is_composed() -> None:
-    """Estuary's own composition: the schema of writes, and what was inferred from documents."""
+    """Estuary composes it from the write schema and what was inferred from documents."""
     composed = {
         "$defs": {"flow://inferred-schema": of(extra={"type": "string"})},
         "allOf": [{"$ref": "flow://write-schema"}, {"$ref": "flow://inferred-schema"}],
@@ -67,7 +64,6 @@ def test_a_read_schema_is_composed() -> None:
 
 
 def test_keys_and_deletions() -> None:
-    """A key inside an object has a column of its own; documents that name their operation may delete."""
     meta = {"type": "object", "properties": {"op": {"enum": ["c", "u", "d"], "type": "string"}}}
     document = of(customer={"properties": {"a/b": {"type": "integer"}}}, _meta=meta)
     collection = FlowCollection.from_spec("a/b", {"key": ["/id", "/customer/a~1b"], "schema": document})
@@ -78,7 +74,7 @@ def test_keys_and_deletions() -> None:
 
 
 def _forks() -> dict[str, Any]:
-    """Return a schema of a page that stands for 4 to the power of 30 columns."""
+    """Return a schema of about a page that expands to 4 to the power of 30 columns."""
     two = {"properties": {"a": {"$ref": "#/$defs/n"}, "b": {"$ref": "#/$defs/n"}}}
     levels = {f"l{level}": json.loads(json.dumps(two).replace("/n", f"/l{level + 1}")) for level in range(30)}
     return of(x={"$ref": "#/$defs/l0"}) | {"$defs": levels | {"l30": {"type": "string"}}}
@@ -111,13 +107,12 @@ def _deep() -> dict[str, Any]:
     ],
 )
 def test_what_is_no_specification_is_refused(spec: dict[str, Any], problem: str) -> None:
-    """One line that names the collection."""
     with pytest.raises(InputError, match=f"collection 'acmeCo/orders': {problem}"):
         FlowCollection.from_spec("acmeCo/orders", spec)
 
 
 def test_a_tree_is_text() -> None:
-    """A schema that refers to itself has no end."""
+    """A schema that refers to itself has no end, so it becomes text."""
     node = {"properties": {"left": {"$ref": "#/$defs/node"}, "n": {"type": "integer"}}}
     document = of(tree={"$ref": "#/$defs/node"}) | {"$defs": {"node": node}}
     assert columns(document) == "id:bigint,tree:struct<left:string,n:bigint>"

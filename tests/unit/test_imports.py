@@ -1,4 +1,4 @@
-"""Imports inside the package point one way only, and the page that draws them is true."""
+"""Imports inside the package point one way only, and the page that draws them is correct."""
 
 from __future__ import annotations
 
@@ -98,13 +98,12 @@ def part_of(path: Path) -> str:
 
 
 def sources() -> list[Path]:
-    """Return the package's modules, without generated ones."""
     return sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith(GENERATED))
 
 
 @cache
 def imported_modules(path: Path) -> tuple[str, ...]:
-    """Return the full name of every module or name an import statement of a file asks for."""
+    """Return the full name of every module or name that an import statement of a file requests."""
     return tuple(_imports_in(path.read_text()))
 
 
@@ -120,7 +119,7 @@ def _imports_in(source: str) -> Iterator[str]:
 
 
 def part_imported(module: str) -> str | None:
-    """Return the part of the package that ``module`` belongs to, if it does."""
+    """Return the part of the package that ``module`` belongs to, or None."""
     names = module.split(".")
     return names[1] if names[0] == "gazette_spark" and len(names) > 1 and names[1] in ORDER else None
 
@@ -137,7 +136,7 @@ def edges() -> set[tuple[str, str]]:
 
 
 def test_every_part_has_a_rank() -> None:
-    """A new module or folder must be given its place before anything can import it."""
+    """A new module or folder needs a place in the order before anything can import it."""
     assert {part_of(path) for path in sources()} - {"__init__"} <= ORDER.keys()
 
 
@@ -148,7 +147,7 @@ def test_no_part_imports_one_to_its_right() -> None:
 
 
 def test_no_files_import_each_other() -> None:
-    """All files have an order in which each imports earlier ones only, for types too."""
+    """Imports for types count too."""
     modules = {module_of(path): path for path in sources()}
     imports = {
         name: {known_module(target, modules) for target in imported_modules(path)} - {None, name}
@@ -158,7 +157,6 @@ def test_no_files_import_each_other() -> None:
 
 
 def module_of(path: Path) -> str:
-    """Return the dotted name of a file of the package."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -313,18 +311,18 @@ FORMATS = "import gazette_spark._delta_format"
     ],
 )
 def test_spark_starts_many_processes_so_none_loads_what_it_does_not_use(code: str, late: set[str]) -> None:
-    """By name, because times depend on the machine; docs/decisions/0040 has some."""
+    """The test compares module names because times depend on the machine; docs/decisions/0040 has some."""
     assert loaded_of(late, code) == []
 
 
 def test_a_task_whose_blocks_the_native_decoder_reads_needs_no_other_parser() -> None:
-    """``pyarrow.json`` is there for blocks that it leaves."""
+    """``pyarrow.json`` is only needed for blocks that the decoder leaves to it."""
     require_library()
     assert loaded_of(BLOCK_PARSER, JSON_TASK) == []
 
 
 def loaded_of(modules: set[str], code: str) -> list[str]:
-    """Return those of the modules that a Python of a worker of Spark has loaded after it has run the code."""
+    """Run the code in a Spark worker's Python; return those of the modules that it has loaded."""
     command = f"{code}\nimport sys, pyspark.worker\nprint(*sorted({modules!r} & sys.modules.keys()))"
     done = subprocess.run(
         [sys.executable, "-c", command], capture_output=True, text=True, check=False, timeout=60
@@ -334,10 +332,10 @@ def loaded_of(modules: set[str], code: str) -> list[str]:
 
 
 def test_a_connect_client_needs_no_py4j() -> None:
-    """The package pyspark-client comes without py4j; source, sink and backfill load there."""
+    """The package pyspark-client comes without py4j. Source, sink and backfill must still load."""
     modules = "gazette_spark.source, gazette_spark.sink, gazette_spark._backfill"
     code = f"import sys; sys.modules['py4j'] = None; import {modules}; print('loaded')"
-    # With the variable pyspark takes itself for pyspark-client.
+    # The variable makes pyspark act as pyspark-client.
     environ = {**os.environ, "SPARK_SKIP_CONNECT_COMPAT_TESTS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env=environ
@@ -346,7 +344,7 @@ def test_a_connect_client_needs_no_py4j() -> None:
 
 
 def test_the_package_loads_under_a_spark_that_lacks_names() -> None:
-    """Spark 4.0 has neither filters, nor Arrow writers of streams, nor read limits."""
+    """Spark 4.0 lacks filters, Arrow writers of streams, and read limits."""
     code = f"""
 import sys
 from pyspark.sql import datasource

@@ -1,4 +1,4 @@
-"""The Java that Spark needs is found, installed where allowed, or asked for in one sentence."""
+"""The Java that Spark needs is found, installed where allowed, or requested in one sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOOLS = ("cat", "dirname", "head", "mkdir", "chmod", "readlink", "sed", "sh")
 
 @dataclass
 class Machine:
-    """A machine whose PATH holds a few tools and nothing else."""
+    """A machine whose PATH has only a few tools."""
 
     directory: Path
 
@@ -24,22 +24,18 @@ class Machine:
         return self.directory / "bin"
 
     def tool(self, name: str, script: str) -> None:
-        """Put a shell script on PATH."""
         self.program(self.bin / name, script)
 
     def program(self, path: Path, script: str) -> None:
-        """Write a shell script."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
     def java(self, home: Path, version: str) -> Path:
-        """Make a Java home."""
         self.program(home / "bin" / "java", f"echo 'openjdk version \"{version}\" 2025-04-15' >&2")
         return home
 
     def find(self, *args: str, java_home: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run the script."""
         env = {"PATH": str(self.bin), "JVM_ROOT": str(self.directory / "jvm")}
         if java_home is not None:
             env["JAVA_HOME"] = str(java_home)
@@ -63,7 +59,6 @@ def machine(tmp_path: Path) -> Machine:
 
 @pytest.mark.parametrize("version", ["17.0.15", "21", "17-ea"])
 def test_java_home_comes_first(machine: Machine, tmp_path: Path, version: str) -> None:
-    """A suitable JAVA_HOME is taken as it is."""
     machine.java(tmp_path / "jvm" / "java-17-debian", "17.0.1")
     home = machine.java(tmp_path / "mine", version)
     assert machine.find(java_home=home).stdout.strip() == str(home)
@@ -71,7 +66,6 @@ def test_java_home_comes_first(machine: Machine, tmp_path: Path, version: str) -
 
 @pytest.mark.parametrize("version", ["1.8.0_202", "11.0.2", "25", "nonsense"])
 def test_an_unsuitable_java_is_passed_over(machine: Machine, tmp_path: Path, version: str) -> None:
-    """Another Java in JAVA_HOME or on PATH does not hide a good one."""
     wrong = machine.java(tmp_path / "wrong", version)
     (machine.bin / "java").symlink_to(wrong / "bin" / "java")
     good = machine.java(tmp_path / "jvm" / "java-21-openjdk-amd64", "21.0.1")
@@ -86,7 +80,7 @@ def test_the_java_on_path_is_followed_home(machine: Machine, tmp_path: Path) -> 
 
 
 def test_debians_java_is_installed_where_it_may_be(machine: Machine, tmp_path: Path) -> None:
-    """Root on Debian gets it without a question; apt-get's talk stays out of the answer."""
+    """Root on Debian is not prompted. The output of apt-get must not mix with the answer."""
     home = tmp_path / "jvm" / "java-17-openjdk-amd64"
     machine.tool(
         "apt-get",
@@ -110,7 +104,6 @@ def test_debians_java_is_installed_where_it_may_be(machine: Machine, tmp_path: P
 def test_else_one_sentence_says_what_to_install(
     machine: Machine, user: str, apt: str, args: list[str]
 ) -> None:
-    """The exit code is 1, and the last line names the package."""
     machine.tool("id", f"echo {user}")
     machine.tool("apt-get", apt)
     done = machine.find(*args)

@@ -1,4 +1,4 @@
-"""A listener keeps the latest lag of each query, tells it once, and outlives what its user does with it."""
+"""A listener keeps the latest lag of each query, logs it once, and survives errors of the user's callback."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ A = "shop/orders"
 
 
 def query_id(number: int) -> str:
-    """Return a query's id."""
     return str(uuid.UUID(int=number))
 
 
 def progress(batch_id: int, reached: int, head: int, query: int = 1, **fields: Any) -> QueryProgressEvent:
-    """Return a batch's event as Spark Connect hands it over."""
+    """Return a batch's event as Spark Connect passes it."""
     source = {
         "description": "PythonMicroBatchStreamWithAdmissionControl@1b2c",
         "startOffset": None,
@@ -57,19 +56,16 @@ def progress(batch_id: int, reached: int, head: int, query: int = 1, **fields: A
 
 
 def terminated(query: int) -> QueryTerminatedEvent:
-    """Return the event of a query's end."""
     return QueryTerminatedEvent(uuid.UUID(int=query), uuid.UUID(int=0), None, None)
 
 
 def started(query: int) -> QueryStartedEvent:
-    """Return the event of a query's start."""
     return QueryStartedEvent(
         uuid.UUID(int=query), uuid.UUID(int=0), "orders", "2026-11-21T10:00:00.000Z", set()
     )
 
 
 def test_the_latest_lag_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """The listener keeps each query's latest lag, from any thread, and logs a line for each batch."""
     caplog.set_level(logging.INFO, logger="gazette_spark.listener")
     told: list[QueryLag] = []
     listener = LagListener(told.append)
@@ -88,7 +84,6 @@ def test_the_latest_lag_is_kept(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_line_names_the_oldest_transaction_that_holds_most() -> None:
-    """Open transactions are counted, and that whose bytes have to stay longest has its producer named."""
     few = JournalTransactions("shop/b", 500, 1, (OpenTransaction("02", 450, 0),))
     many = JournalTransactions(A, 100, 12, (OpenTransaction("01", 9, 0), OpenTransaction("03", 90, 0)))
     lag = QueryLag("id", "run", "", 3, "", (), transactions=(few, many))
@@ -97,7 +92,6 @@ def test_the_line_names_the_oldest_transaction_that_holds_most() -> None:
 
 
 def test_a_query_without_our_source_is_none_of_our_business(caplog: pytest.LogCaptureFixture) -> None:
-    """A query without our source is neither kept nor told."""
     caplog.set_level(logging.INFO, logger="gazette_spark.listener")
     listener = LagListener(lambda _: pytest.fail("told"))
     listener.onQueryProgress(progress(1, 0, 0, sources=[]))
@@ -105,8 +99,6 @@ def test_a_query_without_our_source_is_none_of_our_business(caplog: pytest.LogCa
 
 
 def test_what_the_caller_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The next batch is told all the same."""
-
     def fail(_: QueryLag) -> None:
         raise RuntimeError("the caller's fault")
 
@@ -120,7 +112,7 @@ def test_what_the_caller_raises_is_logged(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_queries_that_ended_long_ago_are_forgotten() -> None:
-    """A program that runs queries all day does not grow; one that was started again counts as running."""
+    """A program that runs queries all day must not grow. A query that was restarted counts as running."""
     listener = LagListener()
     for number in range(ENDED_QUERIES + 2):
         listener.onQueryStarted(started(number))
@@ -134,7 +126,6 @@ def test_queries_that_ended_long_ago_are_forgotten() -> None:
 
 
 def test_a_line_says_what_an_alarm_needs() -> None:
-    """Sums first, then the journal that is worst; nothing about what there is not."""
     level = QueryLag("4f", "9c", "", 3, "", (ProgressLag(A, 5, 5),))
     behind = QueryLag("4f", "9c", "orders", 3, "", (ProgressLag(A, 5, 9), ProgressLag("shop/new", 0, None)))
     assert lag_line(level) == "query lag query_id=4f batch_id=3 journals=1 lag_bytes=0"
@@ -148,6 +139,6 @@ def test_a_line_says_what_an_alarm_needs() -> None:
 
 
 def test_a_name_that_the_listener_would_not_find_is_refused() -> None:
-    """The figures of a query are found by the begin of their name."""
+    """The listener finds a query's figures by the prefix of their name."""
     with pytest.raises(OptionError, match="begins with 'gazette'"):
         count_malformed(None, name="orders")  # type: ignore[arg-type]  # Refused before it is used.

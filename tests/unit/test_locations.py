@@ -31,7 +31,7 @@ NAMES = st.text(
 
 @given(NAMES, NAMES)
 def test_a_name_stands_for_itself(parent: str, name: str) -> None:
-    """No character of a location in Spark's spelling is a quote, a query or a fragment."""
+    """In Spark's spelling of a location, no character starts a query or fragment or is an escape."""
     path = f"/{parent}/{name}"
     for location in (path, f"file:{path}", f"file://{path}", f"file://localhost{path}"):
         assert local_path(location) == path
@@ -43,7 +43,7 @@ def test_a_name_stands_for_itself(parent: str, name: str) -> None:
 
 @given(NAMES, NAMES)
 def test_a_url_for_deltalake_is_quoted(parent: str, name: str) -> None:
-    """What parses the URL finds the bucket and the key of Spark's location, without query and fragment."""
+    """A URL parser finds the bucket and the key of Spark's location, without query and fragment."""
     key = f"/{parent}/{name}"
     parts = urlsplit(deltalake_location(f"s3a://lake{key}"))
     assert (parts.scheme, parts.netloc, unquote(parts.path)) == ("s3", "lake", key)
@@ -66,13 +66,12 @@ def test_a_url_for_deltalake_is_quoted(parent: str, name: str) -> None:
     ],
 )
 def test_what_deltalake_takes(location: str, taken: str) -> None:
-    """Schemes of Hadoop get the names that other libraries know; directories stay as they are."""
     assert deltalake_location(location) == taken
     assert misread_by_deltalake(location) is None
 
 
 def test_a_table_that_deltalake_would_misread_is_seen(tmp_path: Path) -> None:
-    """The library reads the neighbour's log under this name; once it does not, the refusal can go."""
+    """The library reads the neighbour's log under this name. Once that is fixed, the refusal can go."""
     import pyarrow as pa
 
     schema = pa.schema([("id", pa.int64())])
@@ -105,12 +104,12 @@ def test_a_table_that_deltalake_would_misread_is_seen(tmp_path: Path) -> None:
     ],
 )
 def test_a_checkpoint_inside_the_table_is_seen(path: str, directory: str, *, inside: bool) -> None:
-    """Schemes and slashes do not hide it."""
+    """Different schemes and slashes must not hide it."""
     assert is_inside(path, directory) is inside
 
 
 def test_a_relative_path_is_below_the_working_directory() -> None:
-    """A relative path lies below the working directory, as Spark reads it on a local file system."""
+    """Spark resolves it the same way on a local file system."""
     assert is_inside("t/c", "t")
     assert not is_inside("t", "/t")
     assert absolute("t") == f"{os.getcwd()}/t"  # noqa: PTH109 - as a text.
@@ -119,5 +118,5 @@ def test_a_relative_path_is_below_the_working_directory() -> None:
 
 
 def test_glob_letters_are_escaped() -> None:
-    """Spark would take them for a pattern."""
+    """Otherwise Spark would treat the letters as a pattern."""
     assert escape_glob("/a{b}[c]*?\\") == "/a\\{b\\}\\[c\\]\\*\\?\\\\"

@@ -1,4 +1,4 @@
-"""The outputs stored with the notebooks are of the code beside them, and fit for readers."""
+"""The outputs stored with the notebooks match the code beside them, and are fit for readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_A_MACHINE = re.compile(r"(?:/tmp|/home|/root|/Users|/var/folders)/\S+")
 
 @pytest.mark.parametrize("name", PATHS)
 def test_stored_outputs_are_of_the_code(name: str) -> None:
-    """Each cell ran after the cells above it, as they are now; if not, run ``make notebooks``."""
+    """Each cell ran after the cells above it in their current form; if not, run ``make notebooks``."""
     notebook = notebooks.read(PATHS[name])
     cells = notebooks.code_cells(notebook)
     assert cells
@@ -31,7 +31,6 @@ def test_stored_outputs_are_of_the_code(name: str) -> None:
 
 
 def test_a_change_makes_outputs_stale() -> None:
-    """So are those of all cells below it."""
     notebook = copy.deepcopy(notebooks.read(PATHS["02_backfill"]))
     cells = notebooks.code_cells(notebook)
     cells[2].source += "\nprint()"
@@ -40,7 +39,7 @@ def test_a_change_makes_outputs_stale() -> None:
 
 @pytest.mark.parametrize("name", PATHS)
 def test_stored_outputs_are_for_readers(name: str) -> None:
-    """They have a plot, no error and no log, name no place of the machine they come from, and are small."""
+    """Notebooks have a plot, are small, and contain no error, no log and no path of the build machine."""
     notebook = notebooks.read(PATHS[name])
     outputs = [each for cell in notebooks.code_cells(notebook) for each in cell.outputs]
     texts = [each.get("text", "") + each.get("data", {}).get("text/plain", "") for each in outputs]
@@ -55,7 +54,7 @@ def test_stored_outputs_are_for_readers(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(PATHS.keys() - LOCAL))
 def test_notebooks_for_databricks_run_on_serverless_compute(name: str) -> None:
-    """It refuses every trigger but ``availableNow``; classic compute takes that, too."""
+    """Serverless compute allows only the trigger ``availableNow``, which classic compute accepts too."""
     code = "\n".join(cell.source for cell in notebooks.code_cells(notebooks.read(PATHS[name])))
     assert code.count("sink.start(") == code.count("availableNow=True")
     assert "processingTime" not in code
@@ -63,7 +62,6 @@ def test_notebooks_for_databricks_run_on_serverless_compute(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_pictures_of_the_docs_are_the_stored_plots(name: str) -> None:
-    """The page on notebooks shows the first plot of each."""
     picture = notebooks.picture_of(PATHS[name])
     assert picture.read_bytes() == notebooks.plots(notebooks.read(PATHS[name]))[0]
     page = picture.parent.with_suffix(".md").read_text()
@@ -72,7 +70,6 @@ def test_pictures_of_the_docs_are_the_stored_plots(name: str) -> None:
 
 @pytest.mark.parametrize("name", PATHS)
 def test_links_lead_to_files(name: str) -> None:
-    """A link of a text cell names a file of this repository, or a site."""
     texts = [cell.source for cell in notebooks.read(PATHS[name]).cells if cell.cell_type == "markdown"]
     links = [link for text in texts for link in re.findall(r"\]\(([^)#]+)\)", text)]
     assert [
@@ -83,7 +80,7 @@ def test_links_lead_to_files(name: str) -> None:
 
 
 def test_the_reference_has_all_that_notebooks_import() -> None:
-    """A reader finds the description of each name, and no notebook imports a private module."""
+    """The reference must describe each imported name, and no notebook may import a private module."""
     reference = notebooks.ROOT / "docs" / "reference"
     pages = "\n".join(page.read_text() for page in (reference / "api").glob("*.md"))
     errors = re.findall(r"`(\w+Error)`", (reference / "errors.md").read_text())

@@ -1,4 +1,4 @@
-"""A position has one spelling, and nothing else is taken for one."""
+"""A position has exactly one spelling, and every other text is refused."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ GOOD = {"format_version": 1, "journals": {"a/b": 10, "c/d": 0}}
 
 
 def stored(**fields: Any) -> dict[str, Any]:
-    """Return a good stored form with some fields set."""
     return GOOD | fields
 
 
 def seen(**fields: Any) -> dict[str, Any]:
-    """Return a good stored form with a head that was seen, and some fields set."""
     return GOOD | {"revision": 4, "heads": {"a/b": 11}} | fields
 
 
@@ -87,21 +85,20 @@ def seen(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_a_wrong_shape_is_named(value: object, problem: str) -> None:
-    """Spark hands over whatever the checkpoint holds, so the error says what is wrong with it."""
+    """Spark passes whatever the checkpoint contains, so the error says what is wrong with it."""
     with pytest.raises(OffsetError) as caught:
         JournalOffsets.from_dict(value)
     assert problem in str(caught.value)
 
 
 def test_a_wrong_offset_names_its_journal() -> None:
-    """The journal is a field of the error."""
     with pytest.raises(OffsetError) as caught:
         JournalOffsets({"a/b": 1, "c/d": -7})
     assert (caught.value.journal, caught.value.offset) == ("c/d", -7)
 
 
 def test_a_later_format_is_refused_with_the_way_out() -> None:
-    """The content of a checkpoint that a later release wrote is not guessed."""
+    """The content of a checkpoint that a later release wrote must not be guessed."""
     with pytest.raises(OffsetError, match=r"format_version 2, but this release reads 1.*use that release"):
         JournalOffsets.from_dict(stored(format_version=2))
 
@@ -120,7 +117,7 @@ def test_a_later_format_is_refused_with_the_way_out() -> None:
     ],
 )
 def test_text_that_is_no_position_is_refused(text: str, problem: str) -> None:
-    """Python's parser takes more than JSON; this one does not."""
+    """Python's parser accepts more than JSON, but this one must not."""
     with pytest.raises(OffsetError) as caught:
         JournalOffsets.from_json(text)
     assert problem in str(caught.value)
@@ -128,26 +125,24 @@ def test_text_that_is_no_position_is_refused(text: str, problem: str) -> None:
 
 
 def test_large_offsets_keep_every_digit() -> None:
-    """Integers past 2^53 are not floats on the way."""
+    """Integers past 2^53 must not be converted to floats."""
     offset = 2**53 + 1
     assert parse_json_object(f'{{"a/b":{offset}}}') == {"a/b": offset}
 
 
 def test_the_text_is_canonical() -> None:
-    """Journals are sorted whatever order they came in; no spaces; marks only when set."""
     position = JournalOffsets({"c/d": 2, "a/b": 1})
     assert position.to_json() == '{"format_version":1,"journals":{"a/b":1,"c/d":2}}'
     assert position.at("pinned").to_json().endswith('"position":"pinned"}')
 
 
 def test_spark_writes_the_dict_as_the_same_text() -> None:
-    """Spark dumps the dict with its own settings; equal positions still give equal text."""
+    """Spark dumps the dict with its own settings, and equal positions must still give equal text."""
     one, other = JournalOffsets({"c/d": 2, "a/b": 1}), JournalOffsets({"a/b": 1, "c/d": 2})
     assert json.dumps(one.to_dict()) == json.dumps(other.to_dict())
 
 
 def test_equality_and_hash_ignore_the_order() -> None:
-    """A position is a value."""
     one, other = JournalOffsets({"c/d": 2, "a/b": 1}), JournalOffsets({"a/b": 1, "c/d": 2})
     assert one == other
     assert hash(one) == hash(other)
@@ -155,7 +150,6 @@ def test_equality_and_hash_ignore_the_order() -> None:
 
 
 def test_a_position_does_not_follow_the_dict_it_was_made_from() -> None:
-    """A position copies the mapping it is made from."""
     source = {"a/b": 1}
     position = JournalOffsets(source)
     source["a/b"] = 5
@@ -176,14 +170,13 @@ def test_ten_thousand_journals_stay_below_a_mebibyte() -> None:
 
 
 def test_changed_lists_the_ranges_of_a_batch() -> None:
-    """A journal is listed only if it moved and its start is recorded."""
     start = JournalOffsets({"a/b": 1, "c/d": 5, "e/f": 7})
     end = JournalOffsets({"a/b": 4, "c/d": 5, "e/f": 9, "new/one": 100})
     assert list(changed(start, end)) == [("a/b", 1, 4), ("e/f", 7, 9)]
 
 
 def test_a_pinned_end_reads_nothing_whatever_its_start() -> None:
-    """A start past a pinned end reads nothing, as when batch 0 runs again after a crash."""
+    """The start may be past a pinned end when batch 0 runs again after a crash."""
     start, end = JournalOffsets({"a/b": 90, "x/y": 3}, "initial"), JournalOffsets({"a/b": 10}, "pinned")
     check_forward(start, end)
     assert list(changed(start, end)) == []
@@ -204,13 +197,13 @@ def test_a_batch_goes_forward(start: JournalOffsets, end: JournalOffsets, proble
 
 
 def test_an_end_may_have_new_journals() -> None:
-    """A journal that appears is recorded by the batch it appears in."""
+    """A new journal is recorded by the batch in which it appears."""
     check_forward(JournalOffsets({"a/b": 5}), end := JournalOffsets({"a/b": 5, "c/d": 1}))
     assert end.read_through["c/d"] == 1
 
 
 def test_what_was_seen_is_remembered() -> None:
-    """A journal without a head of its own was read to its head; without a revision nothing is known."""
+    """A journal without a recorded head was read to its head. Without a revision the head is unknown."""
     position = JournalOffsets({"a/b": 10, "c/d": 0}, revision=4, heads={"a/b": 11})
     assert [position.head_seen(name) for name in ("a/b", "c/d", "x/y")] == [11, 0, None]
     assert [position.plain().head_seen(name) for name in ("a/b", "c/d")] == [None, None]
@@ -218,7 +211,7 @@ def test_what_was_seen_is_remembered() -> None:
 
 
 def test_positions_at_the_same_offsets_are_equal() -> None:
-    """Positions are equal whatever was seen beyond them: a table records offsets alone."""
+    """A table records only offsets, so heads and revisions do not count."""
     position = JournalOffsets({"a/b": 10}, revision=4, heads={"a/b": 11})
     assert position == position.plain() == JournalOffsets({"a/b": 10}, revision=9)
     assert position.plain().to_json() == '{"format_version":1,"journals":{"a/b":10}}'
@@ -226,12 +219,12 @@ def test_positions_at_the_same_offsets_are_equal() -> None:
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("v1-*.json")), ids=lambda path: path.stem)
 def test_every_stored_form_reads_and_writes_as_it_was(path: Path) -> None:
-    """A stored position is read, and its text is still the text we write."""
+    """Positions outlive releases: each stored form stays readable, and its text is still the one we write."""
     text = path.read_text().strip()
     assert JournalOffsets.from_json(text).to_json() == text
 
 
 def test_a_stored_form_of_the_future_fails_well() -> None:
-    """The error names the format, not the shape that a later release gave it."""
+    """The error names the format instead of the shape that a later release gave it."""
     with pytest.raises(OffsetError, match="a later release of gazette_spark wrote it"):
         JournalOffsets.from_json((GOLDEN / "future.json").read_text())

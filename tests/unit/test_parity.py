@@ -1,4 +1,4 @@
-"""docs/evidence/parity.md has every exported name of the Go packages, and what it says is there is there."""
+"""docs/evidence/parity.md has every exported name of the Go packages, and its statements are correct."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ PAGE = ROOT / "docs" / "evidence" / "parity.md"
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text."""
     return text.split()
 
 
@@ -174,7 +173,7 @@ LEAST_REASON = 20
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table: a Go name, what stands for it and how far, and the proof or the reason."""
+    """A line of a table: a Go name, its counterpart, the degree of parity, and the proof or the reason."""
 
     go: str
     state: str
@@ -186,7 +185,6 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Return the lines of the page's tables that begin with a Go name."""
     found = []
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -217,7 +215,7 @@ def resolve(name: str) -> object:
 
 
 def is_set_by_constructor(owner: object, attribute: str) -> bool:
-    """Whether a class's own source assigns an attribute of its instances."""
+    """Return whether a class's own source assigns an attribute of its instances."""
     if not inspect.isclass(owner):
         return False
     fields = getattr(owner, "__dataclass_fields__", {})
@@ -254,19 +252,16 @@ def is_set_by_constructor(owner: object, attribute: str) -> bool:
     ],
 )
 def test_every_go_name_has_a_row(expected: list[str]) -> None:
-    """No exported name is left out."""
     assert sorted(set(expected) - {row.go for row in ROWS}) == []
 
 
 def test_no_name_has_two_rows() -> None:
-    """A name is told about once."""
     names = [row.go for row in ROWS]
     assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.go)
 def test_a_row_is_true(row: Row) -> None:
-    """The counterpart of a Go name exists, and so do its tests; where there is none, a line says why."""
     if row.state == MISSING:
         assert not row.python
         assert len(row.text) >= LEAST_REASON
@@ -284,13 +279,13 @@ def test_a_row_is_true(row: Row) -> None:
 
 @cache
 def uses_in_package() -> Counter[str]:
-    """Return how often each word occurs in the package, its generated modules left out."""
+    """Return how often each word occurs in the package, without generated modules."""
     paths = [path for path in (ROOT / "gazette_spark").rglob("*.py") if "_pb2" not in path.name]
     return Counter(word for path in paths for word in re.findall(r"\w+", path.read_text()))
 
 
 def is_reached(name: str, public: Collection[str]) -> bool:
-    """Return whether users reach a name: it is public, or generated, or the package uses it or its class."""
+    """Return whether users reach a name: it is public or generated, or the package uses it or its class."""
     *_, owner, last = name.split(".")
     words_of = [last, owner] if owner[:1].isupper() else [last]
     return name.startswith("protocol.") or any(
@@ -299,7 +294,7 @@ def is_reached(name: str, public: Collection[str]) -> bool:
 
 
 def test_no_row_is_for_what_only_tests_call() -> None:
-    """A function that nothing but a test calls is no counterpart."""
+    """A function that only tests call is not a counterpart."""
     public = set(re.findall(r"\w+", (ROOT / "docs" / "reference" / "public_names.txt").read_text()))
     names = {name for row in ROWS for name in row.python}
     assert sorted(name for name in names if not is_reached(name, public)) == []
@@ -307,7 +302,6 @@ def test_no_row_is_for_what_only_tests_call() -> None:
 
 
 def test_a_wrong_row_would_be_found() -> None:
-    """A name that is not there does not resolve, be it of a module, a class or an instance."""
     for name in ("client.nowhere", "client.Client.nowhere", "nowhere"):
         with pytest.raises(AttributeError):
             resolve(name)

@@ -20,7 +20,6 @@ from tests.waiting import wait_until
 
 
 def test_quick_work_says_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Logs and pipes of quick work get results and errors only."""
     with progress("appending", 10) as bar:
         bar.advance(10)
         bar.show("done")
@@ -38,7 +37,6 @@ def test_quick_work_says_nothing_without_a_terminal(capsys: pytest.CaptureFixtur
 def test_long_work_is_a_line_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch, total: float | None, is_bytes: bool, line: str
 ) -> None:
-    """The line says what the command waits for, and how much of it is done, if that is counted."""
     monkeypatch.setattr(progress_module, "PATIENCE_S", 0.0)
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
@@ -57,7 +55,7 @@ def test_a_library_prints_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def terminal_screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
-    """Make stderr a terminal; the function returns what was written to it so far."""
+    """Make stderr a terminal; return a function that gives the output so far."""
     monkeypatch.setenv("TERM", "xterm")
     master, slave = os.openpty()
     os.set_blocking(master, False)
@@ -73,7 +71,6 @@ def terminal_screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], st
 
 
 def test_a_terminal_shows_a_bar_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar shows the text and how much is done."""
     monkeypatch.setattr(progress_module, "PATIENCE_S", 0.0)
     with terminal_screen(monkeypatch) as screen, progress("appending", 4, is_bytes=True) as bar:
         file = CountedFile(io.BytesIO(b"abcd"), bar, "appending")
@@ -83,7 +80,7 @@ def test_a_terminal_shows_a_bar_after_a_while(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_quick_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bar that flashes up helps nobody."""
+    """A bar that only flashes up is a distraction."""
     with terminal_screen(monkeypatch) as screen:
         with progress("appending", 4) as bar:
             bar.advance(4)
@@ -91,7 +88,7 @@ def test_quick_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_read_again_is_counted_again() -> None:
-    """A second try of an append begins at its first byte."""
+    """A second try of an append begins at the file's first byte."""
     file = CountedFile(io.BytesIO(b"abcd"), NoBar(), "appending")
     file.read()
     assert file.at == 4
@@ -101,7 +98,7 @@ def test_a_file_read_again_is_counted_again() -> None:
 
 @dataclass
 class Silent:
-    """A connection that nobody has answered for some seconds; None: somebody has."""
+    """A connection without an answer for some seconds; None means that it was answered."""
 
     waits_s: float | None
     problem: str = "failed to connect to all addresses; last error: UNKNOWN: Connection refused"
@@ -111,7 +108,6 @@ class Silent:
 
 
 def test_silence_is_explained_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line names who does not answer, why, and how long it goes on."""
     with terminal_screen(monkeypatch) as screen:
         tell_of_silence(lambda: Silent(2.5), "broker 127.0.0.1:1", 60)
         wait_until("the line", lambda: screen().endswith("\n"))
@@ -119,7 +115,6 @@ def test_silence_is_explained_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_command_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is not there is no silence, for as long as the command goes on trying."""
     monkeypatch.setattr(progress_module, "PATIENCE_S", 0.1)
     monkeypatch.setattr(progress_module, "LOOK_S", 0.05)
     words = ["journals", "--broker", "http://127.0.0.1:1", "--timeout", "0.8", "list"]
@@ -130,7 +125,6 @@ def test_a_command_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_silence_is_explained_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line has no control characters."""
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     tell_of_silence(lambda: Silent(2.5), "broker 127.0.0.1:1", 60)
@@ -139,7 +133,6 @@ def test_silence_is_explained_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_leaves_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that answers is no news."""
     before = set(threading.enumerate())
     with terminal_screen(monkeypatch) as screen:
         tell_of_silence(lambda: Silent(None), "broker", 60)

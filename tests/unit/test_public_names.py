@@ -1,4 +1,4 @@
-"""What users may import is listed, loads, and is all that our own pages and examples import."""
+"""The public names are listed, can be loaded, and are the only ones that our pages and examples import."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LAZY = ("gazette_spark", "gazette_spark.consumer", "gazette_spark.lag", "gazette
 
 
 def test_the_list_is_that_of_the_code() -> None:
-    """A change of the public interface is seen in review; ``make generated`` writes the list."""
+    """The list makes a change of the public interface visible in review. ``make generated`` writes it."""
     assert PAGE.read_text() == "\n".join(lines())
 
 
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_every_public_name_loads(module: str) -> None:
-    """Names that are loaded when they are first used are spelt as their modules spell them."""
+    """Lazy imports name modules and attributes as text, which must be spelled correctly."""
     loaded = importlib.import_module(module)
     for name in public_names(module):
         # As `from module import name` does: a name may be a module that nothing has imported yet.
@@ -37,7 +37,6 @@ def test_every_public_name_loads(module: str) -> None:
 
 @pytest.mark.parametrize("module", LAZY)
 def test_type_checkers_see_what_loads(module: str) -> None:
-    """The block for type checkers and the table of modules have the same names."""
     seen = set(public_names(module))
     if module == "gazette_spark":
         seen |= {"__version__", *public_names("gazette_spark.errors")}
@@ -45,7 +44,7 @@ def test_type_checkers_see_what_loads(module: str) -> None:
 
 
 def test_the_functions_are_not_hidden_by_their_modules() -> None:
-    """``gazette_spark.ingest`` is the function, whatever was imported before."""
+    """``gazette_spark.ingest`` must be the function, whatever was imported before."""
     front = importlib.import_module("gazette_spark")
     importlib.import_module("gazette_spark._backfill")
     importlib.import_module("gazette_spark._ingest")
@@ -64,12 +63,11 @@ def python_in(path: Path) -> Iterator[str]:
     else:
         sources = [text]
     for source in sources:
-        # Commands of a notebook are no Python, and examples leave things out.
+        # Notebook commands are not Python, and examples omit parts.
         yield re.sub(r"^(\s*)[%!].*$", r"\1pass", source, flags=re.MULTILINE).replace("…", "...")
 
 
 def imported_modules(source: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each of our modules that code imports from, with the names."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gazette_spark"):
             yield str(node.module), tuple(alias.name for alias in node.names)
@@ -93,7 +91,7 @@ PAGES = sorted(
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_and_examples_import_public_names_only(path: Path) -> None:
-    """A reader who copies an example does not come to depend on what may change."""
+    """A reader who copies an example must not come to depend on private names."""
     for source in python_in(path):
         for module, names in imported_modules(source):
             if not module.startswith(EXAMPLES):

@@ -1,4 +1,4 @@
-"""A progress says how far each journal was read and how far it reached, whatever else is in it."""
+"""A progress report shows how far each journal was read and its head, whatever else it contains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ A, B = "shop/orders", "shop/returns"
 
 
 def source(end: object, latest: object = None) -> dict[str, Any]:
-    """Return a source as Spark describes it."""
     return {
         "description": "PythonMicroBatchStreamWithAdmissionControl@1b2c",
         "startOffset": None,
@@ -27,13 +26,11 @@ def source(end: object, latest: object = None) -> dict[str, Any]:
 
 
 def progress(*sources: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """Return a progress as Spark makes it."""
     made = {"id": "4fa", "runId": "9c1", "name": None, "timestamp": "2026-11-21T10:00:00.000Z", "batchId": 7}
     return made | {"sources": list(sources)} | fields
 
 
 def at(**kept: Any) -> dict[str, Any]:
-    """Return a position of both journals."""
     return JournalOffsets({A: 100, B: 20}, **kept).to_dict()
 
 
@@ -41,14 +38,13 @@ HEADS = JournalOffsets({A: 160, B: 20}).to_dict()
 
 
 def test_spark_4_0_names_the_end_twice_and_the_heads_are_in_it() -> None:
-    """A limit leaves bytes unread, which the position of a batch knows; no lag is no guess either."""
+    """The position includes the heads. A journal without a recorded head has no lag."""
     end = at(revision=5, heads={A: 160})
     assert query_lag(progress(source(end, end))).by_journal() == {A: 60, B: 0}
 
 
 @pytest.mark.parametrize("as_text", [False, True], ids=["parsed", "text"])
 def test_lag_is_what_lies_between_end_and_head(as_text: bool) -> None:
-    """Lag is told by journal, with the sums that alarms and people ask for first."""
     value = progress(source(at(), HEADS), name="orders")
     lag = query_lag(json.dumps(value) if as_text else value)
     assert (lag.query_id, lag.run_id, lag.name, lag.batch_id) == ("4fa", "9c1", "orders", 7)
@@ -70,7 +66,6 @@ def test_lag_is_what_lies_between_end_and_head(as_text: bool) -> None:
     ],
 )
 def test_a_head_that_was_not_seen_is_no_zero(latest: object, lags: dict[str, int | None]) -> None:
-    """The lag behind an unknown head is None, and counts for nothing."""
     lag = query_lag(progress(source(at(), latest)))
     assert lag.by_journal() == lags
     assert lag.total_bytes == sum(each or 0 for each in lags.values())
@@ -78,14 +73,12 @@ def test_a_head_that_was_not_seen_is_no_zero(latest: object, lags: dict[str, int
 
 
 def test_all_forms_of_positions_count() -> None:
-    """Positions with and without heads, and Spark's texts, all count."""
     seen = at(revision=9, heads={A: 160})
     for end in (at(), seen, json.dumps(seen), at(position="pinned")):
         assert query_lag(progress(source(end, HEADS))).by_journal() == {A: 60, B: 0}
 
 
 def test_other_sources_are_left_out() -> None:
-    """Kafka's, a rate's, a file's; sources keep their numbers, and a journal may be read twice."""
     kafka, rate, file = {"topic": {"0": 5}}, 17, "not json {"
     nearer = JournalOffsets({A: 150}).to_dict()
     lag = query_lag(
@@ -106,19 +99,18 @@ def test_other_sources_are_left_out() -> None:
     ["", "[]", "7", "{}", '{"batchId":1}', '{"batchId":"1","sources":[]}', '{"batchId":1,"sources":{}}'],
 )
 def test_what_is_no_progress_is_refused(value: str) -> None:
-    """A text that is not a progress report is refused; nothing is guessed."""
     with pytest.raises(InputError, match="a progress is a JSON object"):
         query_lag(value)
 
 
 def test_a_position_of_the_future_is_refused() -> None:
-    """A lag that is silently missing would look like none."""
+    """A lag that is silently missing would look like no lag."""
     with pytest.raises(OffsetError, match="later release"):
         query_lag(progress(source({"format_version": 9, "journals": {}})))
 
 
 def test_bytes_that_a_batch_skips_are_counted_once() -> None:
-    """A position keeps its gaps until it moves on, so those before the batch's start do not count."""
+    """A position keeps its gaps until it moves, so those at the batch's start do not count again."""
     end = JournalOffsets({A: 100, B: 20}, gaps={A: ((10, 20), (90, 95)), B: ((0, 3),)}).to_dict()
     first = source(end, HEADS)
     assert query_lag(progress(first)).skipped_bytes == 18
@@ -129,7 +121,6 @@ def test_bytes_that_a_batch_skips_are_counted_once() -> None:
 
 
 def test_open_transactions_are_those_the_source_names() -> None:
-    """The source adds them to its write heads, the oldest of each journal; others' fields are not ours."""
     opened = {
         A: {
             "at": 100,
@@ -164,5 +155,5 @@ def test_open_transactions_are_those_the_source_names() -> None:
 def test_malformed_records_are_counted_if_the_query_observes_them(
     observed: object, malformed: int | None
 ) -> None:
-    """None is not 0: a query that does not count them may have any number."""
+    """None differs from 0: a query that does not count them may have any number."""
     assert query_lag(progress(source(at(), HEADS), observedMetrics=observed)).malformed == malformed

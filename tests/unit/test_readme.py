@@ -1,4 +1,4 @@
-"""README.md names what exists: commands, targets, files."""
+"""README.md names only commands, targets and files that exist."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ OPTION_PREFIXES = ("storage.", "catalog.", "kafka.", "subscribe")  # The last tw
 
 
 def leaves(command: click.Command, path: str) -> list[str]:
-    """Return the full names of the commands below one."""
     if not isinstance(command, click.Group):
         return [path]
     context = click.Context(command)
@@ -59,21 +58,18 @@ def leaves(command: click.Command, path: str) -> list[str]:
 
 
 def test_the_table_of_commands_is_complete() -> None:
-    """Every command has its line, and no line is about one that is gone."""
     assert sorted(re.findall(r"^\| `(gazette-spark [\w -]+)`", README, re.MULTILINE)) == sorted(
         leaves(main, "gazette-spark")
     )
 
 
 def test_targets_named_exist() -> None:
-    """Targets that the page tells to `make` can be made."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"`?make ([a-z-]+)", README)) - {"the"} <= targets
     assert {"help", "install", "jvm", "demo", "check", "test", "bench", "clean"} <= targets
 
 
 def test_ci_runs_what_the_page_says() -> None:
-    """CI is `make test` and no more; the script can be run."""
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     assert script.read_text().splitlines()[-1] == "exec make test"
@@ -81,20 +77,18 @@ def test_ci_runs_what_the_page_says() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link is to a file of the repository."""
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert missing == []
 
 
 def ids(page: Path) -> str:
-    """Return how a test names a page."""
     return page.relative_to(ROOT).as_posix()
 
 
 @pytest.mark.parametrize("page", [page for page, blocks in EXAMPLES.items() if blocks], ids=ids)
 def test_examples_define_what_they_use(page: Path) -> None:
-    """A reader who copies them in order needs a session, and on some pages secrets; all imports exist."""
+    """A reader who copies them in order needs only a session and, on some pages, secrets."""
     defined = {*dir(builtins), "spark", "vault", "dbutils"}
     for block in EXAMPLES[page]:
         tree = ast.parse(block)
@@ -134,7 +128,7 @@ def options_of(tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", [page for page, blocks in EXAMPLES.items() if blocks], ids=ids)
 def test_examples_give_options_that_exist(page: Path) -> None:
-    """Spark compares names regardless of case, and so do we."""
+    """Spark compares names regardless of case, and so does this test."""
     names = {name for block in EXAMPLES[page] for name in options_of(ast.parse(block))}
     assert {
         name for name in names if name.lower() not in OPTION_NAMES and not name.startswith(OPTION_PREFIXES)
@@ -142,13 +136,12 @@ def test_examples_give_options_that_exist(page: Path) -> None:
 
 
 def options_of_command(command: click.Command) -> set[str]:
-    """Return the spellings of a command's options."""
     return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
 
 
 @pytest.mark.parametrize("page", [page for page, blocks in COMMANDS.items() if blocks], ids=ids)
 def test_commands_have_options_that_exist(page: Path) -> None:
-    """Each `gazette-spark` of a page is a command, with options of its own or of the groups around it."""
+    """Each ``gazette-spark`` of a page is a command, with options of that command or of its groups."""
     for block in COMMANDS[page]:
         text = re.sub(r"<<'EOF'.*?^EOF$", "", block.replace("\\\n", " "), flags=re.MULTILINE | re.DOTALL)
         for line in re.findall(r"(?:^|\| )gazette-spark ([^|>\n]*)", text, re.MULTILINE):

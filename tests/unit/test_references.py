@@ -1,4 +1,4 @@
-"""What docstrings and pages name exists: modules, functions, classes, options and headings."""
+"""Names in docstrings and pages exist: modules, functions, classes, options and headings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,6 @@ def docstrings() -> Sequence[tuple[str, str, str]]:
 
 
 def exists(name: str) -> bool:
-    """Say whether a dotted name is a module, or something in one."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         try:
@@ -80,7 +79,7 @@ def exists(name: str) -> bool:
 
 
 def has(found: Any, parts: list[str]) -> bool:
-    """Say whether an object has an attribute, or its class declares or sets it."""
+    """Return whether an object has an attribute, or its class declares or sets it."""
     for part in parts:
         if not hasattr(found, part):
             fields = getattr(found, "__annotations__", {})
@@ -91,20 +90,19 @@ def has(found: Any, parts: list[str]) -> bool:
 
 @cache
 def source_of(found: type) -> str:
-    """Return the source text of a class's module if it is of the package, else nothing."""
     module = found.__module__
     return inspect.getsource(sys.modules[module]) if module.startswith("gazette_spark.") else ""
 
 
 def is_in_module(name: str, module: str) -> bool:
-    """Say whether a module, or a class in it, has a name, as a reference without a module means it."""
+    """Return whether a module, or a class in it, has a name, for references without a module."""
     inside = importlib.import_module(module)
     classes = [each for each in vars(inside).values() if isinstance(each, type)]
     return any(has(each, name.split(".")) for each in [inside, *classes])
 
 
 def test_references_in_docstrings_resolve() -> None:
-    """``:func:`name``` and so on: a dotted name of a module, or what the docstring's own module has."""
+    """``:func:`name``` and so on: a dotted name of a module, or a name in the docstring's own module."""
     lost = [
         f"{place}: {name}"
         for place, module, text in docstrings()
@@ -141,8 +139,6 @@ def test_names_on_pages_resolve() -> None:
 
 @cache
 def flags() -> frozenset[str]:
-    """Return the options of all commands, and of the repository's scripts."""
-
     def of(command: click.Command) -> Iterator[str]:
         for parameter in command.params:
             yield from (*parameter.opts, *parameter.secondary_opts)
@@ -169,7 +165,7 @@ def codes() -> Iterator[tuple[str, str]]:
 
 
 def test_flags_exist() -> None:
-    """``--flag`` is an option of a command or a script, or of a tool that is named above."""
+    """``--flag`` is an option of a command, of a script, or of one of the tools listed above."""
     lost = [
         f"{place}: {flag}"
         for place, code in codes()
@@ -180,7 +176,7 @@ def test_flags_exist() -> None:
 
 
 def test_options_exist() -> None:
-    """A word in camel case is an option of reading or writing, or a word of another project."""
+    """A camel-case word is an option of reading or writing, or a word of another project."""
     options = (*OPTIONS, *WRITE_OPTIONS, *DELTA_FORMAT_OPTIONS, *ICEBERG_FORMAT_OPTIONS)
     known = {option.name for option in options} | REFUSED.keys() | FOREIGN_OPTIONS
     lost = [
@@ -193,13 +189,11 @@ def test_options_exist() -> None:
 
 
 def slug(heading: str) -> str:
-    """Return the anchor of a heading."""
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
     return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", text)).strip("-")
 
 
 def headings(page: Path) -> Mapping[str, str]:
-    """Return the headings of a page by their anchors."""
     found = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {slug(each): each for each in found}
 
@@ -221,7 +215,7 @@ def test_sections_that_pages_link_exist() -> None:
 
 
 def test_the_table_of_changes_names_at_most_three_files_each() -> None:
-    """docs/how-it-works/architecture.md says where things are changed; a file that moved is found here."""
+    """A file in docs/how-it-works/architecture.md that was moved is found here."""
     section = (ROOT / "docs/how-it-works/architecture.md").read_text().partition("## Where things are")[2]
     rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| ")][1:]
     assert len(rows) >= 8

@@ -1,9 +1,9 @@
-"""No regular expression of the package can be made slow by its text.
+"""No input can make a regular expression of the package slow.
 
 Python's matcher tries every way to divide a text among repetitions that accept the same characters. Two of
 them in a row, such as digits, an optional point and digits, take quadratic time, and one within another takes
 exponential time. The test reads the parsed expressions, so it needs neither luck nor a clock. It does not
-look at searches, which begin again at each place of a text.
+examine searches, which begin again at each place of a text.
 """
 
 from __future__ import annotations
@@ -81,13 +81,12 @@ class Scan:
         """Repetitions that the place is in."""
 
     def sequence(self, items: Iterable[Any], open_: frozenset[Chars]) -> frozenset[Chars]:
-        """Go through operations one after the other, return what is open behind them."""
+        """Scan operations one after the other; return the repetitions that are open behind them."""
         for op, argument in items:
             open_ = self.one(op, argument, open_)
         return open_
 
     def one(self, op: Any, argument: Any, open_: frozenset[Chars]) -> frozenset[Chars]:  # noqa: PLR0911
-        """Go through an operation."""
         if (chars := chars_of(op, argument, self.flags)) is not None:
             return frozenset(each for each in open_ if each & chars)
         match str(op):
@@ -97,14 +96,14 @@ class Scan:
                 self.sequence(argument, frozenset())
                 return open_
             case "BRANCH":
-                # The parser moves what all alternatives begin with in front of them.
+                # The parser moves a common prefix of all alternatives in front of them.
                 self.alternatives([firsts(each, self.flags) for each in argument[1]])
                 return frozenset().union(*(self.sequence(each, open_) for each in argument[1]))
             case "MAX_REPEAT" | "MIN_REPEAT":
                 least, most, body = argument
                 return self.repeated(least, most, body, open_) | (open_ if not least else frozenset())
             case "POSSESSIVE_REPEAT":
-                # It gives nothing back, and neither does one of its rounds.
+                # Neither the repetition nor one of its rounds backtracks.
                 begins = firsts(argument[2], self.flags)
                 for each in open_ if argument[1] == _constants.MAXREPEAT else ():
                     if shared := each & frozenset().union(*begins):
@@ -116,7 +115,6 @@ class Scan:
         return frozenset({ANY})
 
     def repeated(self, least: int, most: int, body: Any, open_: frozenset[Chars]) -> frozenset[Chars]:
-        """Go through a repetition."""
         behind = self.sequence(body, open_)
         if most == 1:
             return behind
@@ -127,7 +125,7 @@ class Scan:
             if shared := each & frozenset().union(*begins):
                 self.problem("two repetitions in a row accept", shared)
         self.rounds += 1
-        # A second round meets what the first one left open.
+        # A second round follows what the first one left open.
         for each in self.sequence(body, frozenset()):
             if any(each & first for first in begins):
                 self.problem("a repetition within a repetition accepts", each)
@@ -142,7 +140,6 @@ class Scan:
                 self.problem("alternatives of a repetition both begin with", one & other)
 
     def problem(self, what: str, chars: Chars) -> None:
-        """Note a problem with a character that shows it."""
         self.problems.add(f"{what} {min(chars)!r}")
 
 
@@ -159,7 +156,7 @@ def all_chars(items: Iterable[Any], flags: int) -> Chars:
 
 
 def inner_of(op: Any, argument: Any) -> Iterator[Any]:
-    """Yield the sequences of operations inside of one."""
+    """Yield the sequences of operations inside an operation."""
     match str(op):
         case "SUBPATTERN":
             yield argument[3]
@@ -185,20 +182,17 @@ def firsts(items: Iterable[Any], flags: int) -> list[Chars]:
 
 
 def problems(pattern: str | bytes, flags: int = 0) -> set[str]:
-    """Return what can make an expression slow."""
     scan = Scan(re.compile(pattern, flags).flags)
     scan.sequence(_parser.parse(pattern, flags), frozenset())
     return scan.problems
 
 
 def problems_of(pattern: re.Pattern[Any]) -> set[str]:
-    """Return what can make a compiled expression slow."""
     # Patterns of text have the flag UNICODE, which may not be given again beside (?a).
     return problems(pattern.pattern, pattern.flags & ~re.UNICODE)
 
 
 def modules() -> list[Path]:
-    """Return the package's modules, without generated ones."""
     return [path for path in sorted((ROOT / "gazette_spark").rglob("*.py")) if "_pb2" not in path.name]
 
 
@@ -221,7 +215,7 @@ def calls() -> list[tuple[Path, ast.Call, bool]]:
 
 
 def literals() -> Iterator[tuple[str, str | bytes]]:
-    """Yield the place and the text of each expression that is written out in a call of ``re``."""
+    """Yield the place and the text of each expression that is a literal in a call of ``re``."""
     for path, call, _ in calls():
         match call.args[0]:
             case ast.Constant(value=str() | bytes() as pattern):
@@ -229,7 +223,7 @@ def literals() -> Iterator[tuple[str, str | bytes]]:
 
 
 def compiled() -> Iterator[tuple[str, re.Pattern[Any]]]:
-    """Yield each expression that a module holds, whatever it was put together from."""
+    """Yield each compiled expression in a module's globals, however it was built."""
     for path in modules():
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for attribute, value in vars(importlib.import_module(name)).items():
@@ -265,7 +259,7 @@ USERS_OWN = {
 
 
 def test_every_expression_is_looked_at() -> None:
-    """A module whose functions put expressions together has examples of them here."""
+    """A module whose functions build expressions has examples of them here."""
     put_together = {
         str(path)
         for path, call, is_inside in calls()
@@ -275,7 +269,7 @@ def test_every_expression_is_looked_at() -> None:
 
 
 def test_no_expression_repeats_what_it_repeats() -> None:
-    """No text makes the matcher try one division of it after the other."""
+    """Such an expression would make the matcher try one division of a text after the other."""
     found = {place: problems(pattern) for place, pattern in literals()}
     found |= {place: problems_of(pattern) for place, pattern in compiled()}
     found |= {f"{path} {each.pattern!r}": problems_of(each) for path, made in BUILT.items() for each in made}
@@ -308,5 +302,4 @@ def test_no_expression_repeats_what_it_repeats() -> None:
     ],
 )
 def test_the_scan_sees_what_is_slow(pattern: str, slow: bool) -> None:
-    """Expressions that are known to be slow are found, and their linear forms are not."""
     assert bool(problems(pattern)) == slow

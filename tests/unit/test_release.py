@@ -1,4 +1,4 @@
-"""What a release is made with: the workflow, the lock file."""
+"""The files that make a release: the workflow and the lock file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "whe
 
 
 def test_only_the_last_job_may_publish_and_only_a_tag_is_published() -> None:
-    """No other job has a right that matters, and none is left out by the one that publishes."""
+    """No other job has write permissions, and the publishing job depends on all others."""
     jobs = WORKFLOW["jobs"]
     publish = jobs.pop("publish")
     assert publish["if"] == "github.ref_type == 'tag'"
@@ -29,7 +29,6 @@ def test_only_the_last_job_may_publish_and_only_a_tag_is_published() -> None:
 
 
 def test_files_and_modules_that_the_workflow_runs_exist() -> None:
-    """Scripts of the repository, by the names they have here."""
     text = yaml.safe_dump(WORKFLOW)
     scripts = re.findall(r"\b((?:tests|tools)/[\w/]+\.(?:py|sh))", text)
     modules = re.findall(r"-m ((?:tests|tools)\.[\w.]+)", text)
@@ -40,7 +39,7 @@ def test_files_and_modules_that_the_workflow_runs_exist() -> None:
 
 
 def requirements() -> list[str]:
-    """Return what an installation for development asks for, without the package's own extras."""
+    """Return the requirements of a development installation, without the package's own extras."""
     extras = PROJECT["optional-dependencies"]
     texts = [*PROJECT["dependencies"], *extras["spark"], *extras["lag"], *extras["ingest"], *extras["docs"]]
     texts += [
@@ -50,7 +49,7 @@ def requirements() -> list[str]:
 
 
 def locked() -> dict[str, list[str]]:
-    """Return the entries of the lock file by package: one, or one for each of several Pythons."""
+    """Return the lock file's entries by package: one, or one for each of several Pythons."""
     entries: dict[str, list[str]] = {}
     for entry in re.split(r"\n(?=[a-z0-9])", (ROOT / "requirements-dev.txt").read_text()):
         if not entry.startswith("#"):
@@ -59,7 +58,7 @@ def locked() -> dict[str, list[str]]:
 
 
 def test_the_extra_spark_takes_no_pyspark_that_its_delta_refuses() -> None:
-    """Otherwise pip downloads 450 MB of a newer PySpark first, and then those of the one that fits."""
+    """Otherwise pip downloads 450 MB of a newer PySpark first, and then the release that fits."""
     spark, delta = (Requirement(text) for text in PROJECT["optional-dependencies"]["spark"])
     requirements_of_delta = [Requirement(text) for text in metadata.requires(delta.name) or ()]
     (bounds,) = (required.specifier for required in requirements_of_delta if required.name == spark.name)
@@ -67,7 +66,7 @@ def test_the_extra_spark_takes_no_pyspark_that_its_delta_refuses() -> None:
 
 
 def test_the_lock_file_has_what_is_required() -> None:
-    """A requirement that was added or changed is locked: `make lock`. Each file has a hash."""
+    """After a change of a requirement run ``make lock``. Each file has a hash."""
     entries = locked()
     missing = []
     for requirement in map(Requirement, requirements()):

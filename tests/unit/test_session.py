@@ -1,4 +1,4 @@
-"""A local session takes Delta's jars from the class path where they are on it."""
+"""A local session takes Delta's jars from the class path if they are there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def test_the_class_path_says_where_delta_is(jars: dict[str, str], found: bool) -
 
 
 def test_a_log_takes_what_children_write(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A process that starts inside writes to the file, one that starts afterwards to stderr."""
     log = tmp_path / "spark" / "jvm.log"
     with children_log_to(log):
         subprocess.run(COMPLAIN, check=True)
@@ -48,7 +47,7 @@ def test_a_log_takes_what_children_write(tmp_path: Path, capfd: pytest.CaptureFi
 def test_what_this_process_writes_stays_on_its_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A bar is seen while the JVM's lines go to the file."""
+    """The progress bar stays visible while the JVM's lines go to the file."""
     with os.fdopen(os.dup(2), "w", buffering=1) as own:
         monkeypatch.setattr(sys, "stderr", own)
         monkeypatch.setattr(sys, "__stderr__", own)
@@ -62,7 +61,7 @@ def test_what_this_process_writes_stays_on_its_terminal(
 def test_a_start_with_a_log_is_announced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, running: bool
 ) -> None:
-    """The line is there before the JVM starts, which may take minutes; a running session needs none."""
+    """The line comes before the JVM starts, which may take minutes. A running session needs none."""
     said: list[str] = []
     monkeypatch.setattr(session, "start", lambda _builder: said.append(capsys.readouterr().err))
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: object() if running else None)
@@ -84,7 +83,7 @@ def test_a_missing_package_of_delta_is_named(tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_error_says_where_the_log_is(tmp_path: Path) -> None:
-    """Spark's own error says only that the JVM has ended; why is in the log."""
+    """Spark's own error says only that the JVM has exited, and the log has the reason."""
     with pytest.raises(RuntimeError, match="has ended") as caught, children_log_to(tmp_path / "jvm.log"):
         raise RuntimeError("the JVM has ended")
     assert caught.value.__notes__ == [f"The JVM's output is in {tmp_path / 'jvm.log'}"]

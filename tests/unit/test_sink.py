@@ -1,4 +1,4 @@
-"""What the sink says of a batch, as far as it takes no Spark."""
+"""What the sink reports about a batch, as far as it needs no Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def test_a_log_line_sums_up_ranges() -> None:
-    """One line a batch, however many journals there are."""
     assert ranges_text([SkippedGap("x/a", 3, 10)]) == "bytes=7 journals=1 ranges=x/a[3,10)"
     many = [SkippedGap(f"x/{number}", 0, 2) for number in range(SHOWN_RANGES + 3)]
     text = ranges_text([*many, SkippedGap("x/0", 5, 6)])
@@ -25,7 +24,7 @@ def test_a_log_line_sums_up_ranges() -> None:
 
 
 def test_only_a_reader_can_resume() -> None:
-    """A stream, or anything else, is refused at once, not when the table has its first entry."""
+    """Otherwise the error would come only once the table has its first entry."""
     with pytest.raises(TypeError, match=r"not str: call load after it, as in sink.resume\(reader\).load"):
         DeltaSink("orders", path="orders").resume(cast("DataStreamReader", "shop/orders"))
 
@@ -56,14 +55,12 @@ def test_only_a_reader_can_resume() -> None:
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, object], option: str) -> None:
-    """A bad argument is refused by name before anything is started."""
     with pytest.raises(OptionError) as caught:
         DeltaSink(**arguments)  # type: ignore[arg-type]  # Fields by name, of mixed types.
     assert caught.value.option == option
 
 
 def test_output_modes_that_repeat_rows_need_keys() -> None:
-    """In any case of letters; a mode that Spark does not have is refused, too."""
     for mode in ("append", "Append"):
         check_output_mode(mode, None)
     for mode in ("update", "Complete"):

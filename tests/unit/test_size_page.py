@@ -1,4 +1,4 @@
-"""The worked examples of ``docs/guides/size.md`` are what its formula gives."""
+"""The worked examples of ``docs/guides/size.md`` follow from its formula."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "size.md").read_text()
 
 
 def formula() -> Callable[..., dict[str, float]]:
-    """Return the function that the page shows."""
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)
@@ -20,7 +19,6 @@ def formula() -> Callable[..., dict[str, float]]:
 
 
 def test_the_examples_follow_from_the_formula() -> None:
-    """Each row names a speed, journals, an interval and a lane, and has all that the formula computes."""
     table = PAGE.partition("## Examples")[2]
     header, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
     assert len(rows) >= 4

@@ -1,4 +1,4 @@
-"""The source translates between Spark and the planner, and shows no secret on the way."""
+"""The source translates between Spark and the planner, and shows no secrets."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ from tests.rig.iceberg import NAME, catalog_properties, credential_giving_proper
 
 
 def struct(*columns: tuple[str, DataType] | tuple[str, DataType, bool]) -> StructType:
-    """Build a schema of nullable columns, if nothing else is said; Spark's own parser needs a JVM."""
+    """Return a schema of nullable columns by default. Spark's own parser needs a JVM."""
     schema = StructType()
     for name, kind, *nullable in columns:
         schema.add(name, kind, all(nullable))
@@ -84,13 +84,12 @@ JSON = {"format": "json"}
 
 
 def data_source(**options: str) -> GazetteDataSource:
-    """Make a data source as Spark does."""
     given = {"brokerAddress": "http://broker.test:80", "path": "log/a"} | options
     return GazetteDataSource(CaseInsensitiveDict(given))
 
 
 def stream_reader(schema: StructType = RAW, /, **options: str) -> StreamReader:
-    """Make the reader of a stream; raise what one raises at its first use that cannot be made."""
+    """Return the reader of a stream. An invalid one raises its error here instead of at its first use."""
     made = data_source(**options).streamReader(schema)
     if isinstance(made, RefusedStream):
         made.refuse()
@@ -99,8 +98,6 @@ def stream_reader(schema: StructType = RAW, /, **options: str) -> StreamReader:
 
 
 class FakeClient:
-    """A client over one fake journal."""
-
     def __init__(self, journal: FakeJournal) -> None:
         self.journal = journal
         self.closed = False
@@ -117,7 +114,7 @@ class FakeClient:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    """What readers get instead of a connected client."""
+    """The client that readers get instead of a connected one."""
     fake = FakeClient(FakeJournal(b'{"id":1}\n{"id":2}\n'))
     monkeypatch.setattr(access, "open_client", lambda _options: fake)
     return fake
@@ -147,7 +144,7 @@ WHOLE = PiecePartition(Piece("log/a", 0, 18, 18, starts_on_record=True))
 def test_record_batches_have_exactly_the_schema_of_spark(
     client: FakeClient, schema: StructType, options: dict[str, str]
 ) -> None:
-    """Types, order and nullability: Spark refuses the first one otherwise."""
+    """Spark refuses the first batch if types, order or nullability differ."""
     record_batches = list(read(stream_reader(schema, **options), WHOLE))
     assert [batch.schema for batch in record_batches] == [to_arrow_schema(schema, timezone="UTC")]
     assert sum(batch.num_rows for batch in record_batches) == 2
@@ -162,14 +159,14 @@ def test_record_batches_have_exactly_the_schema_of_spark(
     ],
 )
 def test_a_piece_is_read_in_its_own_framing(client: FakeClient, framing: str, values: list[bytes]) -> None:
-    """Executors know a journal's framing from the piece alone."""
+    """Executors get a journal's framing only from the piece."""
     piece = Piece("log/a", 0, 18, 18, starts_on_record=True, framing=framing)
     (found,) = read(stream_reader(struct(("value", BinaryType()))), PiecePartition(piece))
     assert found["value"].to_pylist() == values
 
 
 def test_tasks_do_not_get_where_the_query_starts() -> None:
-    """Of 10,000 journals of a table, offsets and fingerprints would be a megabyte for each task."""
+    """For 10,000 journals of a table, offsets and fingerprints would add a megabyte to each task."""
     ends = {f"shop/part-{number:05}": 10**9 for number in range(10_000)}
     prints = {name: Fingerprint.of(b"x" * 512, end, 17) for name, end in ends.items()}
     offsets = JournalOffsets(ends, fingerprints=prints).to_json()
@@ -178,7 +175,6 @@ def test_tasks_do_not_get_where_the_query_starts() -> None:
 
 
 def test_a_task_reads_its_pieces_one_after_the_other(client: FakeClient) -> None:
-    """Each is read in its own framing, by one client, which is closed behind the last."""
     lines = Piece("log/a", 0, 9, 18, starts_on_record=True)
     rest = Piece("log/a", 9, 18, 18, starts_on_record=False)
     whole = Piece("log/a", 0, 18, 18, starts_on_record=True, framing="none")
@@ -193,7 +189,6 @@ def test_a_task_reads_its_pieces_one_after_the_other(client: FakeClient) -> None
 def test_a_task_that_is_given_its_bytes_asks_no_broker(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are those of one that reads; one piece without bytes, and it makes a client for that one."""
     reader = stream_reader(RAW)
     (expected,) = read(reader, WHOLE)
     client.journal.reads.clear()
@@ -206,7 +201,7 @@ def test_a_task_that_is_given_its_bytes_asks_no_broker(
 
 
 def test_a_task_that_is_asked_when_bytes_were_stored_reads_them(client: FakeClient) -> None:
-    """The planner, which has the bytes, does not know it."""
+    """The planner, which has the bytes, does not know when they were stored."""
     given = Piece("log/a", 0, 18, 18, starts_on_record=True, content=client.journal.content)
     (kept,) = stream_reader(RAW)._partitions(LABELLED, [given])
     timed = struct(("value", BinaryType()), ("_fragment_mod_time", TimestampType()))
@@ -218,7 +213,7 @@ def test_a_task_that_is_asked_when_bytes_were_stored_reads_them(client: FakeClie
 
 @pytest.fixture
 def unbuilt_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process without the native decoder, in which nothing has asked for it yet."""
+    """A process without the native decoder that has not tried to load it yet."""
     with monkeypatch.context() as patch:
         patch.setattr(library, "LIBRARY", tmp_path / "library.so")
         patch.delenv(library.SWITCH, raising=False)
@@ -233,7 +228,7 @@ def unbuilt_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def test_the_planner_warns_once_that_json_is_read_slowly(
     client: FakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither a task nor a second batch says so, nor a query that reads no JSON."""
+    """Tasks, later batches, and queries that read no JSON do not warn."""
     columns = struct(("id", LongType()))
     stream_reader(RAW)._partitions(LABELLED, WHOLE.pieces)
     assert sum(batch.num_rows for batch in read(stream_reader(columns, **JSON), WHOLE)) == 2
@@ -250,7 +245,7 @@ def test_the_planner_warns_once_that_json_is_read_slowly(
 def test_who_has_switched_the_native_decoder_off_is_not_warned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That it is not used is what they asked for."""
+    """The user chose to do without the decoder."""
     monkeypatch.setenv(library.SWITCH, "0")
     stream_reader(struct(("id", LongType())), **JSON)._partitions(LABELLED, WHOLE.pieces)
     assert caplog.messages == []
@@ -284,7 +279,7 @@ def test_the_planner_warns_once_of_a_misspelt_metadata_column(
     options: dict[str, str],
     advice: str | None,
 ) -> None:
-    """It is null in every row, but no error: records may have a field of that name."""
+    """The column is null in every row but not an error, because records may have a field of that name."""
     _warn_of_field.cache_clear()
     kind = LongType() if column == "_offset" else StringType()
     for _ in range(2):
@@ -295,7 +290,7 @@ def test_the_planner_warns_once_of_a_misspelt_metadata_column(
 
 
 def test_an_inferred_column_is_no_misspelt_one(client: FakeClient, caplog: pytest.LogCaptureFixture) -> None:
-    """The records have it; a column of the format raw can have no such name."""
+    """The records have that column, and a column of the format raw cannot have such a name."""
     _warn_of_field.cache_clear()
     columns = struct(("id", LongType()), ("_offsets", StringType()))
     stream_reader(columns, **JSON, inferSchema="true")._partitions(LABELLED, WHOLE.pieces)
@@ -303,7 +298,7 @@ def test_an_inferred_column_is_no_misspelt_one(client: FakeClient, caplog: pytes
 
 
 def test_an_inferred_column_with_a_raw_name_is_a_field(client: FakeClient) -> None:
-    """Without a format, records may have fields such as ``offset``; raw's own columns are still raw."""
+    """Without a format, records may have fields such as ``offset``, while raw's own columns stay raw."""
     piece = Piece("log/a", 0, 13, 13, starts_on_record=True, content=b'{"offset":7}\n')
     for columns, expected in (
         (struct(("offset", LongType())), [{"offset": 7}]),
@@ -318,7 +313,6 @@ def test_an_inferred_column_with_a_raw_name_is_a_field(client: FakeClient) -> No
 def test_a_task_logs_what_it_could_not_read(
     client: FakeClient, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line says how many records were malformed, and one for each gap; a good piece has none."""
     reader = stream_reader(struct(("id", LongType())), mode=mode, failOnDataLoss="false")
     list(read(reader, WHOLE))
     assert caplog.messages == []
@@ -340,7 +334,6 @@ def test_a_task_logs_what_it_could_not_read(
 def test_a_task_that_runs_again_parses_in_a_child(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its rows and its log are those of the first try; what only the driver has is not needed."""
     client.journal = FakeJournal(b'{"id":1}\nnone\n{"id":2}\n')
     schema = struct(("id", LongType()), ("_offset", LongType()), ("_corrupt_record", StringType()))
     piece = PiecePartition(Piece("log/a", 0, 23, 23, starts_on_record=True))
@@ -357,7 +350,6 @@ def test_a_task_that_runs_again_parses_in_a_child(
 
 
 def test_the_format_follows_from_the_framing(client: FakeClient) -> None:
-    """Columns that raw does not have come from what the framing holds; bytes without records hold nothing."""
     reader = stream_reader(struct(("id", LongType())))
     (found,) = read(reader, WHOLE)
     assert found.to_pydict() == {"id": [1, 2]}
@@ -366,7 +358,7 @@ def test_the_format_follows_from_the_framing(client: FakeClient) -> None:
 
 
 class FakeLabels:
-    """A planner, as far as a journal's labels go."""
+    """The part of a planner that returns a journal's labels."""
 
     def labels(self, _journal: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
         return (("app", ("clicks",)), ("region", ("eu", "us")))
@@ -379,7 +371,6 @@ LABELLED: Any = FakeLabels()
 def test_metadata_columns_come_when_the_schema_names_them(
     client: FakeClient, options: dict[str, str]
 ) -> None:
-    """Rows of any format get a record's begin, end and bytes and its journal's labels."""
     own = ("value", BinaryType()) if not options else ("id", LongType())
     labels = MapType(StringType(), ArrayType(StringType()))
     time = ("_fragment_mod_time", TimestampType())
@@ -401,7 +392,7 @@ def test_metadata_columns_come_when_the_schema_names_them(
 
 
 def test_a_store_is_read_without_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces hold all that reading takes; labels, which only brokers know, are refused."""
+    """Pieces contain all that reading requires. Only brokers have labels, so those are refused."""
     monkeypatch.setattr(pieces_module, "ENOUGH_PIECES", 1)  # So one task reads both journals.
     files = MemoryFiles()
     files.put("log/a", 0, b'{"id":1}\n{"id"')
@@ -425,7 +416,7 @@ def test_a_store_is_read_without_a_broker(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_rescued_data_is_a_column_of_json_alone(client: FakeClient) -> None:
-    """The option without its column would lose in silence what does not fit."""
+    """Without the column, the option would silently lose what does not fit."""
     text = StringType()
     with pytest.raises(OptionError, match="'rescuedDataColumn': got 'rest', which is not a column"):
         stream_reader(struct(("id", LongType())), format="json", rescuedDataColumn="rest")
@@ -446,7 +437,6 @@ def test_rescued_data_is_a_column_of_json_alone(client: FakeClient) -> None:
 
 
 def test_csv_is_read_by_the_order_of_the_columns(client: FakeClient) -> None:
-    """The framing implies the format, columns go by their order, and headers are left out."""
     content = b'id,text\n1,"a\nb"\n2,\n'
     client.journal = FakeJournal(content)
     piece = Piece("log/a", 0, len(content), len(content), starts_on_record=True, framing="csv")
@@ -457,7 +447,7 @@ def test_csv_is_read_by_the_order_of_the_columns(client: FakeClient) -> None:
 
 
 def test_messages_need_no_file_on_executors(client: FakeClient, tmp_path: Path) -> None:
-    """The descriptor file is read on the driver; its bytes travel with the reader."""
+    """The driver reads the descriptor file, and its bytes travel with the reader."""
     file = tmp_path / "shop.desc"
     file.write_bytes(descriptor_set())
     content = frame(order_class()(id=7, name="x").SerializeToString())
@@ -475,7 +465,6 @@ def test_messages_need_no_file_on_executors(client: FakeClient, tmp_path: Path) 
 
 
 def test_columns_are_checked_before_the_first_task(tmp_path: Path) -> None:
-    """Columns are checked at the start if the format is given, else when the framing is known."""
     file = tmp_path / "shop.desc"
     file.write_bytes(descriptor_set())
     given = {"descriptorFile": str(file), "messageName": "shop.Order"}
@@ -488,13 +477,13 @@ def test_columns_are_checked_before_the_first_task(tmp_path: Path) -> None:
 
 
 def test_the_empty_partition_of_spark_reads_nothing(client: FakeClient) -> None:
-    """Spark plans one of its own for a batch without partitions, and connects to nothing for it."""
+    """Spark plans one such partition for a batch without partitions. It must not connect to a broker."""
     assert list(read(stream_reader(), InputPartition(None))) == []
     assert not client.closed
 
 
 def test_a_raw_stream_needs_no_schema_and_a_json_stream_does() -> None:
-    """The columns of JSON are not guessed."""
+    """Without a schema or inferSchema, the columns of JSON are unknown."""
     assert data_source().schema() == "journal STRING, offset BIGINT, value BINARY"
     with pytest.raises(OptionError, match="json without a schema"):
         data_source(format="json").schema()
@@ -543,20 +532,17 @@ def test_a_raw_stream_needs_no_schema_and_a_json_stream_does() -> None:
 def test_a_schema_that_cannot_be_read_is_refused(
     schema: StructType, options: dict[str, str], problem: str
 ) -> None:
-    """The driver refuses the schema before the first batch."""
     with pytest.raises(OptionError) as caught:
         stream_reader(schema, **options)
     assert problem in str(caught.value)
 
 
 def test_a_schema_without_columns_is_refused() -> None:
-    """A schema without columns leaves nothing to read into, and is refused."""
     with pytest.raises(OptionError, match="no columns"):
         stream_reader(StructType([]))
 
 
 def test_the_read_limit_is_the_option() -> None:
-    """The read limit is the option, and there is none without it."""
     assert stream_reader().getDefaultReadLimit() == ReadAllAvailable()
     assert stream_reader(maxBytesPerTrigger="2k").getDefaultReadLimit() == ReadMaxBytes(2048)
 
@@ -581,7 +567,7 @@ def test_the_read_limit_is_the_option() -> None:
 def test_limits_spark_has_no_name_for_come_back_with_its_own(
     reader: StreamReader, options: dict[str, str], limits: ReadLimits
 ) -> None:
-    """A limit of bytes that is never reached stands for those Spark cannot pass on; Trigger.Once drops it."""
+    """A limit of bytes that is never reached replaces those Spark cannot pass on; Trigger.Once drops it."""
     reader._options = stream_reader(**options)._options
     limit = reader.getDefaultReadLimit()
     reader.latestOffset(START, limit)
@@ -590,7 +576,7 @@ def test_limits_spark_has_no_name_for_come_back_with_its_own(
 
 
 class FakePlanner:
-    """Notes what it is asked for; nothing is ever new."""
+    """A planner that records its arguments and never has new bytes."""
 
     def __init__(self) -> None:
         self.limits: list[ReadLimits] = []
@@ -608,7 +594,6 @@ START = {"format_version": 1, "journals": {"log/a": 5}}
 
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> StreamReader:
-    """A stream's reader over a fake planner."""
     made = stream_reader()
     planner = FakePlanner()
     monkeypatch.setattr(made, "_plan", lambda: planner)
@@ -617,7 +602,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> StreamReader:
 
 
 def test_the_limit_of_the_engine_is_obeyed(reader: StreamReader) -> None:
-    """ReadAllAvailable overrules the option: Trigger.Once asks for all."""
+    """Trigger.Once passes ReadAllAvailable, which overrides the option."""
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(START, ReadAllAvailable()) == START
     reader.latestOffset(START, ReadMaxBytes(7))
@@ -629,7 +614,7 @@ def test_the_limit_of_the_engine_is_obeyed(reader: StreamReader) -> None:
 def test_a_trigger_that_reads_nothing_at_first_is_warned_of(
     reader: StreamReader, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Trigger.Once ends with the batch that records the start; it shows where a limit is left out."""
+    """Trigger.Once ends with the batch that records the start. It is recognized by ReadAllAvailable."""
     first = START | {"position": "initial"}
     reader._options = stream_reader(maxBytesPerTrigger="1k")._options
     reader.latestOffset(first, reader.getDefaultReadLimit())
@@ -641,7 +626,7 @@ def test_a_trigger_that_reads_nothing_at_first_is_warned_of(
 
 @pytest.mark.parametrize("start", [None, "5", {"journals": {}}], ids=["null", "text", "no_version"])
 def test_a_position_that_is_none_is_refused(reader: StreamReader, start: Any) -> None:
-    """Spark passes on whatever it has."""
+    """Spark passes on whatever the checkpoint contains."""
     with pytest.raises(OffsetError):
         reader.latestOffset(start, ReadAllAvailable())
     with pytest.raises(OffsetError):
@@ -651,14 +636,13 @@ def test_a_position_that_is_none_is_refused(reader: StreamReader, start: Any) ->
 
 
 def test_a_pinned_batch_is_empty_even_without_a_start(reader: StreamReader) -> None:
-    """A batch 0 that runs again is empty although Spark may have no start for it."""
+    """For a repeated batch 0, Spark may have no start."""
     assert reader.partitions(None, START | {"position": "pinned"}) == []
 
 
 def test_a_spark_without_admission_control_has_its_own_reader(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It keeps the limits of the options for each batch, and knows from Spark's calls where the query is."""
     monkeypatch.setattr(source, "ADMISSION_CONTROL", False)
     made = data_source(maxBytesPerTrigger="7").streamReader(RAW)
     assert isinstance(made, TrackingStreamReader)
@@ -687,7 +671,7 @@ def test_no_repr_shows_the_token() -> None:
 def test_each_batchs_tasks_enter_by_what_the_drivers_file_holds(
     tmp_path: Path, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that lives as long as its query gives each batch the token of then, and tasks use theirs."""
+    """A reader lives as long as its query, so it must take the current token for each batch."""
     path = tmp_path / "token"
     reader = data_source(**{"auth.tokenFile": str(path)}).streamReader(RAW)
     partitions = []
@@ -710,7 +694,7 @@ def test_each_batchs_tasks_enter_by_what_the_drivers_file_holds(
 def test_each_batchs_tasks_write_with_the_credentials_that_the_catalog_gives_then(
     tmp_path: Path, client: FakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those of an Iceberg table's store expire. A catalog that does not answer leaves the last ones."""
+    """Credentials of an Iceberg table's store expire. If the catalog does not answer, the last ones stay."""
     properties = credential_giving_properties(tmp_path)
     columns = struct(("_journal", StringType()), ("_offset", LongType()))
     target, _ = IcebergTable(NAME, properties, "orders").prepare(columns)
@@ -739,7 +723,7 @@ def test_each_batchs_tasks_write_with_the_credentials_that_the_catalog_gives_the
 
 
 def test_credentials_that_last_are_not_asked_for_again(tmp_path: Path) -> None:
-    """Those that the user gives, for example: such a query loads no table when it plans a batch."""
+    """If the user gives credentials, for example, the query loads no table when it plans a batch."""
     properties = catalog_properties(tmp_path) | {"s3.access-key-id": "key"}
     target, _ = IcebergTable(NAME, properties, "orders").prepare(struct(("id", LongType())))
     assert target.iceberg is not None
@@ -747,7 +731,7 @@ def test_credentials_that_last_are_not_asked_for_again(tmp_path: Path) -> None:
 
 
 def test_the_address_is_looked_up_on_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver looks the address up, because executors have another environment."""
+    """Executors have another environment."""
     monkeypatch.setenv("BROKER_ADDRESS", "http://from.environment:1")
     made = GazetteDataSource(CaseInsensitiveDict({"path": "log/a"}))
     monkeypatch.delenv("BROKER_ADDRESS")
@@ -755,13 +739,12 @@ def test_the_address_is_looked_up_on_the_driver(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_wrong_option_is_refused_when_the_data_source_is_made() -> None:
-    """A wrong option is refused at load()."""
     with pytest.raises(OptionError, match="failOnDataLoss"):
         data_source(failOnDataLoss="perhaps")
 
 
 def test_options_of_the_other_use_are_refused_by_the_reader() -> None:
-    """The reader refuses them, because Spark does not say at load() whether a stream or a batch is read."""
+    """Spark does not say at load() whether a stream or a batch is read."""
     made = data_source(maxBytesPerTrigger="1m")
     with pytest.raises(OptionError, match="stream query only"):
         made.reader(RAW)
@@ -774,11 +757,10 @@ def test_options_of_the_other_use_are_refused_by_the_reader() -> None:
     ):
         with pytest.raises(OptionError, match="batch query only"):
             ask()
-    refused.stop()  # PySpark's way out of everything.
+    refused.stop()  # PySpark calls stop() whatever happened before.
 
 
 def read_malformed() -> None:
-    """Read a record that is no JSON where that is an error."""
     reader = stream_reader(struct(("id", LongType())), **JSON, mode="FAILFAST")
     list(reader.read(PiecePartition(Piece("log/a", 0, 15, 15, starts_on_record=True))))
 
@@ -800,7 +782,7 @@ def read_malformed() -> None:
 def test_errors_arrive_without_the_frames_that_lead_to_them(
     client: FakeClient, act: Callable[[], object], text: str
 ) -> None:
-    """What Spark prints of an error is its text below the frame of the method that Spark called."""
+    """Spark prints an error's text only below the frame of the method that it called."""
     client.journal = FakeJournal(b"{bad\n" * 3)
     with pytest.raises(GazetteError) as caught:
         act()
@@ -811,7 +793,7 @@ def test_errors_arrive_without_the_frames_that_lead_to_them(
 
 
 def test_the_client_gets_the_options() -> None:
-    """The client gets the options, with milliseconds as seconds."""
+    """The client takes seconds, and the options are in milliseconds."""
     options = data_source(requestTimeoutMs="1500", fragmentRoot="/data").streamReader(RAW)._options
     with access.open_client(options) as opened:
         assert isinstance(opened, Client)
@@ -819,7 +801,7 @@ def test_the_client_gets_the_options() -> None:
 
 
 def test_pyspark_finds_the_format_by_itself() -> None:
-    """PySpark asks every module named pyspark_* for this name, and for none other."""
+    """PySpark looks for this name in every module named pyspark_*, and for no other name."""
     assert pyspark_gazette.DefaultSource is GazetteDataSource
     assert GazetteDataSource.name() == "gazette"
     assert pyspark_gazette_delta.DefaultSource is DeltaFormat
@@ -833,7 +815,7 @@ def test_pyspark_finds_the_format_by_itself() -> None:
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "0"), ("1", "1")], ids=["default", "of_the_user"])
 def test_grpc_stays_out_of_forks(given: str | None, expected: str) -> None:
-    """The fork handlers of gRPC stay off, unless the user chose; they kill a JVM's start now and then."""
+    """The fork handlers of gRPC sometimes kill a JVM's start, so they stay off unless the user chose."""
     environ = {name: text for name, text in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
     environ |= {"GRPC_ENABLE_FORK_SUPPORT": given} if given else {}
     code = "import gazette_spark, os; print(os.environ['GRPC_ENABLE_FORK_SUPPORT'])"
@@ -844,7 +826,7 @@ def test_grpc_stays_out_of_forks(given: str | None, expected: str) -> None:
 
 
 def test_a_python_without_the_dependencies_says_how_to_set_another() -> None:
-    """Workers of a driver started as .venv/bin/python run python3, unless PYSPARK_PYTHON says otherwise."""
+    """A driver started as .venv/bin/python has python3 workers unless PYSPARK_PYTHON says otherwise."""
     code = "import sys; sys.modules['pyarrow'] = None; import gazette_spark.source"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = ended.stderr.strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""The end of a log is shown, whatever is in it."""
+"""The end of a log is shown, whatever the log contains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from gazette_spark.spark_start import log_tail
 
 
 def test_a_long_log_is_cut_to_its_end(tmp_path: Path) -> None:
-    """Only the last lines matter; bytes that are no text do not break it."""
     log = tmp_path / "log"
     log.write_bytes(b"".join(b"line %d\n" % n for n in range(100)) + b"\xff\n")
     assert log_tail(log, 3).splitlines() == ["line 98", "line 99", "�"]

@@ -1,7 +1,7 @@
-"""Every file that we store is checked where it is read: a changed byte or a missing end is always noticed.
+"""A changed byte or a missing end of any stored file is always detected when the file is read.
 
-A new kind of stored file is a line in ``FILES``. ``read`` returns what the file holds, or ``DAMAGED`` where
-the reader treats the file as missing; other readers raise an error.
+A new kind of stored file is a line in ``FILES``. ``read`` returns the content, or ``DAMAGED`` where the
+reader treats the file as missing; other readers raise an error.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ CHECKPOINT.ack_intents["b"] = b"\xff\0"
 
 
 class Stored(NamedTuple):
-    """One kind of stored file."""
-
     path: Path
     content: bytes
     read: Callable[[bytes], Any]
@@ -152,7 +150,7 @@ def _is_noticed(stored: Stored, content: bytes) -> bool:
 def test_damage_is_noticed(
     make: Callable[[Path], Stored], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each byte is changed, to a value like the old one and to its complement; the end is cut anywhere."""
+    """Each byte is changed to a similar value and to its complement, and the end is cut anywhere."""
     caplog.set_level("CRITICAL")
     stored = make(tmp_path)
     before = stored.read(stored.content)
@@ -171,7 +169,7 @@ def test_damage_is_noticed(
 
 
 def test_every_value_of_every_byte_is_noticed() -> None:
-    """No other byte anywhere in a sealed file, and no other content, has the seal."""
+    """No other byte anywhere in a sealed file, and no other content, has the same seal."""
     content = b"offset 17\n"
     stored = seal(content)
     assert unseal(stored, "a/file") == content

@@ -1,4 +1,4 @@
-"""JSON from outside is a value that is safe to handle, or one error that says what is wrong."""
+"""JSON from outside becomes a value that is safe to handle, or one error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from gazette_spark.strict_json import MAX_DEPTH, MAX_DIGITS, parse_json
 
 
 def nested(depth: int) -> list[object]:
-    """Return lists in each other."""
     value: list[object] = []
     for _ in range(depth - 1):
         value = [value]
@@ -39,7 +38,6 @@ def nested(depth: int) -> list[object]:
     ],
 )
 def test_what_is_refused(text: str | bytes, problem: str) -> None:
-    """The error names the first thing that is wrong."""
     limit = {"max_bytes": 12} if problem.endswith("12") else {}
     with pytest.raises(JsonError, match=problem):
         parse_json(text, **limit)
@@ -58,5 +56,5 @@ def test_what_is_refused(text: str | bytes, problem: str) -> None:
     ids=["values", "a pair", "bytes", "digits", "depth", "many lists"],
 )
 def test_what_is_read(text: str | bytes, value: object) -> None:
-    """Everything within the bounds is the value that Python's parser returns."""
+    """Everything within the bounds equals the result of Python's parser."""
     assert parse_json(text) == value

@@ -1,4 +1,4 @@
-"""The wheel holds the package and what it needs at run time: every module, no test rig."""
+"""The wheel contains the package and its run-time requirements: every module, but no test rig."""
 
 from __future__ import annotations
 
@@ -36,13 +36,11 @@ def contents(wheel: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel for any platform."""
     return build_wheel(tmp_path_factory.mktemp("pure"), GAZETTE_SPARK_NATIVE="0")
 
 
 @pytest.fixture(scope="module")
 def platform_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this platform."""
     if not cargo_runs():
         pytest.skip("without Rust there is no such wheel")
     return build_wheel(tmp_path_factory.mktemp("platform"))
@@ -50,12 +48,10 @@ def platform_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def names(pure_wheel: Path) -> set[str]:
-    """What is in the wheel for any platform."""
     return contents(pure_wheel)
 
 
 def test_the_wheel_holds_every_module(pure_wheel: Path, names: set[str]) -> None:
-    """Each Python file of both packages is in it, and nothing but these and the protocol's typed stubs."""
     assert pure_wheel.name.endswith("-py3-none-any.whl")
     packages = [
         PACKAGE,
@@ -69,7 +65,7 @@ def test_the_wheel_holds_every_module(pure_wheel: Path, names: set[str]) -> None
 
 
 def test_a_package_index_shows_the_readme_without_dead_links(pure_wheel: Path) -> None:
-    """The description is README.md, and what it links leads somewhere without the repository."""
+    """The description is README.md, and its links must work without the repository."""
     with zipfile.ZipFile(pure_wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = message_from_bytes(archive.read(name))
@@ -86,7 +82,7 @@ def test_a_package_index_shows_the_readme_without_dead_links(pure_wheel: Path) -
 
 
 def test_a_wheel_of_a_platform_holds_the_library_too(platform_wheel: Path, names: set[str]) -> None:
-    """One file for all Pythons: its name has the platform and no version of Python."""
+    """One file serves all Pythons, so its name has the platform but no version of Python."""
     assert re.search(r"-py3-none-(?!any)\w+\.whl$", platform_wheel.name)
     assert contents(platform_wheel) == names | {LIBRARY}
 
@@ -101,7 +97,7 @@ def test_a_wheel_of_a_platform_holds_the_library_too(platform_wheel: Path, names
 def test_a_new_environment_with_the_wheel_reads_json(
     wheel: str, absence: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The packages that it depends on are those of this Python; it does not see the source tree."""
+    """Dependencies come from this Python, but the source tree is not visible."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True, timeout=60)
     python = tmp_path / "env" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
@@ -120,7 +116,7 @@ def test_a_new_environment_with_the_wheel_reads_json(
 
 
 def test_without_rust_the_wheel_is_for_any_platform(names: set[str], tmp_path: Path) -> None:
-    """A cargo that fails is no failure of the installation."""
+    """A failing cargo must not fail the installation."""
     (tmp_path / "cargo").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "cargo").chmod(0o755)
     wheel = build_wheel(tmp_path, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -129,7 +125,7 @@ def test_without_rust_the_wheel_is_for_any_platform(names: set[str], tmp_path: P
 
 
 def test_the_package_does_without_the_test_rig() -> None:
-    """No module of the package imports one of ``tests``, which is not in the wheel."""
+    """The wheel lacks ``tests``, so no module of the package may import it."""
     users = {
         str(path.relative_to(ROOT))
         for path in sources()
@@ -140,7 +136,7 @@ def test_the_package_does_without_the_test_rig() -> None:
 
 
 def test_what_the_rig_needs_is_not_shipped(names: set[str]) -> None:
-    """The helpers that ship are those a user's own tests need."""
+    """The helpers that ship are those that a user's own tests need."""
     shipped = {Path(name).stem for name in names if name.startswith("gazette_spark/testing/")}
     assert shipped == {
         "__init__",

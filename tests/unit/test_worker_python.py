@@ -1,4 +1,4 @@
-"""The command gazette-spark-python gives Spark's workers this Python, and a PySpark that is compiled."""
+"""gazette-spark-python runs Spark's workers with this Python and a compiled PySpark."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ def archives_of(home: Path) -> list[str]:
 
 
 def package(folder: Path) -> Path:
-    """Make a package without content."""
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
     return folder
 
 
 def test_workers_of_an_installed_spark_import_its_compiled_package() -> None:
-    """Arguments arrive as they are, and the user's own entries stay."""
+    """Arguments are passed unchanged, and the user's own entries stay."""
     show = "import os, sys, pyspark; print(pyspark.__file__, os.environ['PYTHONPATH'], *sys.argv, sep='\\n')"
     assert pyspark.__file__ is not None
     home = Path(pyspark.__file__).parent
@@ -52,7 +51,7 @@ def test_workers_of_an_installed_spark_import_its_compiled_package() -> None:
 
 
 def test_a_downloaded_spark_has_the_package_beside_its_zip(tmp_path: Path) -> None:
-    """The folder takes the zip's place; py4j's zip stays, because no folder has it."""
+    """The folder replaces the zip. The zip of py4j stays, because no folder has it."""
     package(tmp_path / "python" / "pyspark")
     spark, py4j = archives_of(tmp_path)
     assert with_compiled_pyspark([spark, py4j, "/mine"], sys.path) == [
@@ -63,7 +62,7 @@ def test_a_downloaded_spark_has_the_package_beside_its_zip(tmp_path: Path) -> No
 
 
 def test_a_zip_of_another_release_stays(tmp_path: Path) -> None:
-    """A PySpark that this Python has does not fit a Spark that it does not belong to."""
+    """This Python's PySpark does not fit a Spark of another release."""
     entries = [*archives_of(tmp_path / "cluster"), "/mine"]
     (tmp_path / "cluster").mkdir()
     installed = package(tmp_path / "site" / "pyspark").parent
@@ -73,7 +72,7 @@ def test_a_zip_of_another_release_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["pyspark", "py4j"])
 def test_a_zip_stays_where_its_package_is_not_installed(missing: str, tmp_path: Path) -> None:
-    """An executor may have PySpark from the zip alone."""
+    """An executor may have PySpark only from the zip."""
     for name in {"pyspark", "py4j"} - {missing}:
         package(tmp_path / name)
     entries = archives_of(tmp_path / "pyspark")
@@ -81,12 +80,11 @@ def test_a_zip_stays_where_its_package_is_not_installed(missing: str, tmp_path: 
 
 
 def test_a_path_without_spark_stays() -> None:
-    """The command is an ordinary Python then."""
     assert with_compiled_pyspark(["", "/sent/along.zip"], sys.path) == ["", "/sent/along.zip"]
 
 
 def test_pip_makes_the_command() -> None:
-    """The name that sessions look for is the installed one."""
+    """Sessions look for the command by this name."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         scripts = tomllib.load(file)["project"]["scripts"]
     assert scripts[COMMAND] == "pyspark_gazette.worker_python:main"
@@ -95,7 +93,7 @@ def test_pip_makes_the_command() -> None:
 def test_local_sessions_use_the_command_where_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without it, workers run the Python itself, which is slower to start."""
+    """Without the command, workers run Python itself, which starts more slowly."""
     monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
     assert session.worker_python() == sys.executable
     (tmp_path / COMMAND).touch()
