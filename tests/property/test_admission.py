@@ -1,4 +1,4 @@
-"""Admission under random backlogs: bounded, fair, and always moving."""
+"""Admission under random backlogs stays within its limits, is fair, and always makes progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ limits = st.one_of(st.none(), st.integers(1, 1000), st.integers(1, 2**62))
 
 @given(backlogs, limits)
 def test_ends_stay_inside_the_backlog_and_move(left: dict[str, Backlog], limit: int | None) -> None:
-    """An end is never before its begin nor past the head, and past the begin if anything is left."""
     ends = admit(left, limit)
     assert ends.keys() == left.keys()
     for journal, backlog in left.items():
@@ -42,21 +41,20 @@ sizes = backlogs.map(lambda left: {journal: backlog.size_bytes for journal, back
 
 @given(sizes, st.integers(1, 2**62))
 def test_a_limit_is_given_out_to_the_last_byte(left: dict[str, int], limit: int) -> None:
-    """The sum is the limit, or less if there is less, or a byte each if there are more journals."""
+    """The shares add up to the limit, to the backlog if that is smaller, or to a byte a journal."""
     waiting = sum(size > 0 for size in left.values())
     assert sum(allocate_limit(left, limit).values()) == min(sum(left.values()), max(limit, waiting))
 
 
 @given(sizes, st.integers(1, 2**62))
 def test_nobody_starves(left: dict[str, int], limit: int) -> None:
-    """Each has its part of an equal share, or all it asks for."""
+    """Each journal gets its part of an equal share, or its whole backlog if that is less."""
     floor = limit // (FLOOR_PARTS * max(1, sum(size > 0 for size in left.values())))
     assert all(allocate_limit(left, limit)[name] >= min(size, max(1, floor)) for name, size in left.items())
 
 
 @given(sizes, st.integers(1, 2**62))
 def test_the_floor_costs_the_others_a_quarter_at_most(left: dict[str, int], limit: int) -> None:
-    """Apart from rounding, a share is three quarters of the one in proportion, or more."""
     total = sum(left.values())
     for name, size in left.items():
         fair = size * min(limit, total) // max(total, 1)
@@ -67,7 +65,6 @@ def test_the_floor_costs_the_others_a_quarter_at_most(left: dict[str, int], limi
 
 @given(backlogs, st.integers(1, 2**62))
 def test_a_larger_backlog_is_never_given_less(left: dict[str, Backlog], limit: int) -> None:
-    """Shares grow with the backlog."""
     ends = admit(left, limit)
     shares = sorted((backlog.size_bytes, ends[journal] - backlog.begin) for journal, backlog in left.items())
     assert [share for _, share in shares] == sorted(share for _, share in shares)
@@ -77,7 +74,6 @@ def test_a_larger_backlog_is_never_given_less(left: dict[str, Backlog], limit: i
 def test_the_order_of_journals_is_irrelevant(
     left: dict[str, Backlog], limit: int | None, order: Random
 ) -> None:
-    """The same backlogs give the same ends, in whatever order they come."""
     names = list(left)
     order.shuffle(names)
     assert admit({name: left[name] for name in names}, limit) == admit(left, limit)
@@ -85,7 +81,7 @@ def test_the_order_of_journals_is_irrelevant(
 
 @given(backlogs.filter(lambda left: any(b.size_bytes for b in left.values())), st.integers(1, 1000))
 def test_a_fixed_backlog_is_drained(left: dict[str, Backlog], limit: int) -> None:
-    """Batch after batch, the backlog shrinks by the limit or by a byte a journal, whichever is more."""
+    """Each batch shrinks the backlog by the limit, less a byte a journal for rounding, or empties it."""
     before = sum(backlog.size_bytes for backlog in left.values())
     ends = admit(left, limit)
     after = sum(left[journal].head - end for journal, end in ends.items())
@@ -101,7 +97,7 @@ spans = st.lists(
 def test_fragment_ends_are_those_of_a_minimal_cover(
     fragments: list[tuple[int, int]], begin: int, size: int
 ) -> None:
-    """Each step takes the fragment that reaches furthest; bytes no fragment has cost nothing but the last."""
+    """Each step takes the fragment that reaches furthest. Only the last bytes without a fragment count."""
     head = begin + size
     expected, at = [], begin
     while at < head:
@@ -130,7 +126,7 @@ def test_fragment_ends_are_those_of_a_minimal_cover(
     st.integers(1, 30),
 )
 def test_fragments_are_counted_over_all_journals(ends: dict[str, list[int]], limit: int) -> None:
-    """The limit counts fragments of all journals, at least one of each; each cut is the end of one."""
+    """The limit counts fragments over all journals, and each journal gets at least one."""
     admitted = admit_fragments(ends, limit)
     taken = {journal: each.index(admitted[journal]) + 1 for journal, each in ends.items()}
     assert sum(taken.values()) == min(sum(map(len, ends.values())), max(limit, len(ends)))
@@ -145,7 +141,6 @@ seconds = st.floats(0, 1e9)
 def test_a_batch_waits_for_enough_bytes_or_long_enough(
     backlog: int, waited_s: float, min_bytes: int, max_delay_s: float
 ) -> None:
-    """No batch comes of nothing to read; after the delay any bytes make one."""
     due = is_due(backlog, waited_s, ReadLimits(min_bytes=min_bytes, max_delay_s=max_delay_s))
     assert due == (backlog > 0 and not (backlog < min_bytes and waited_s < max_delay_s))
     assert is_due(backlog, waited_s, ReadLimits()) == (backlog > 0)
@@ -155,6 +150,5 @@ def test_a_batch_waits_for_enough_bytes_or_long_enough(
 def test_a_batch_that_is_due_stays_due(
     backlog: int, waited_s: float, limits: ReadLimits, more: int, longer_s: float
 ) -> None:
-    """More bytes, or more time, never put it off."""
     if is_due(backlog, waited_s, limits):
         assert is_due(backlog + more, waited_s + longer_s, limits)

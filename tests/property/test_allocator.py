@@ -1,4 +1,4 @@
-"""From any state, any leader's steps keep every rule, come to an end, and place as much as can be placed."""
+"""From any state, any leader's steps keep every rule, terminate, and place as much as possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARDS = [f"shard-{number}" for number in range(8)]
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Return a cluster with assignments as an interrupted leader, or an older one, may have left them."""
+    """Draw a cluster with assignments that an interrupted or older leader may have left."""
     shards = draw(st.dictionaries(st.sampled_from(SHARDS), st.integers(0, 3)))
     members = draw(st.dictionaries(st.sampled_from(NAMES), st.integers(0, 6), min_size=1))
     held = draw(st.lists(st.tuples(st.sampled_from(SHARDS), st.sampled_from(sorted(members))), unique=True))
@@ -36,7 +36,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 
 def most_replicas(cluster: Cluster) -> int:
-    """Return how many replicas can be placed, by trying: a plain maximum flow, without zones."""
+    """Count the replicas that can be placed, by a plain maximum flow without zones."""
     held: dict[str, set[str]] = {shard: set() for shard in cluster.shards}
     limits = {name: cluster.effective[member_of(name)] for name in cluster.limits}
 
@@ -66,16 +66,15 @@ def most_replicas(cluster: Cluster) -> int:
 
 
 def has_enough_places(cluster: Cluster) -> bool:
-    """Return whether every shard gets all its replicas."""
     return all(len(members) == cluster.shards[shard] for shard, members in cluster.desired().items())
 
 
 @settings(max_examples=examples(400))
 @given(clusters())
 def test_every_rule_holds_on_the_way(cluster: Cluster) -> None:
-    """Steps end; each shard has its replicas where it is to have them, and a primary.
+    """The steps terminate; each shard then has its replicas in the right places, and a primary.
 
-    If places are short, a shard that is to lose a replica may keep it, because it has none to spare.
+    If there are too few places, a shard that has no replica to spare may keep one that it should lose.
     """
     cluster.settle()
     desired, enough = cluster.desired(), has_enough_places(cluster)
@@ -91,7 +90,6 @@ def test_every_rule_holds_on_the_way(cluster: Cluster) -> None:
 @settings(max_examples=examples(400))
 @given(clusters())
 def test_as_much_is_placed_as_can_be(cluster: Cluster) -> None:
-    """No placement has more replicas, and each shard is in two zones where that is possible."""
     desired = cluster.desired()
     assert sum(map(len, desired.values())) == most_replicas(cluster)
     limits = {member: limit for member, limit in cluster.effective.items() if limit}
@@ -108,7 +106,6 @@ def test_as_much_is_placed_as_can_be(cluster: Cluster) -> None:
 @settings(max_examples=examples(200))
 @given(clusters())
 def test_nothing_moves_without_need(cluster: Cluster) -> None:
-    """A leader that comes to a settled cluster leaves it as it is."""
     assume(has_enough_places(cluster))
     cluster.settle()
     again = solve(cluster.items, cluster.effective, cluster.sorted_assignments)
@@ -118,7 +115,7 @@ def test_nothing_moves_without_need(cluster: Cluster) -> None:
 @settings(max_examples=examples(200))
 @given(st.integers(1, 30), st.integers(1, 6))
 def test_equal_members_have_equal_loads(shards: int, members: int) -> None:
-    """They differ by one shard at most; a member that is lost moves only its own shards."""
+    """Loads differ by at most one shard, and losing a member moves only that member's shards."""
     cluster = Cluster({f"shard-{n}": 1 for n in range(shards)}, {f"a/{n}": 100 for n in range(members)})
     cluster.settle()
     loads = cluster.loads().values()

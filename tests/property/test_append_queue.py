@@ -1,4 +1,4 @@
-"""Whatever writers, brokers and dependencies do, each writer's bytes are appended once, whole, in order."""
+"""Whatever writers, brokers and dependencies do, each writer's bytes are appended once, in order."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ RESULT = AppendResult(0, 0, b"", pb.LabelSet())
 
 @dataclass(eq=False)
 class Writer:
-    """Who writes, what, and behind what."""
-
     content: bytes
     batch: AppendBatch
     dependencies: OpFutures
@@ -52,19 +50,16 @@ class Writer:
 
 @dataclass
 class Journal:
-    """What a broker has of a journal: the batches in the order of their commits, with their bytes."""
-
     writers: list[Writer] = field(default_factory=list)
     commits: list[tuple[AppendBatch, bytes]] = field(default_factory=list)
 
 
 def open_file() -> BinaryIO:
-    """Return a file for a spool."""
     return cast(BinaryIO, tempfile.TemporaryFile(buffering=0))
 
 
 class World:
-    """A queue, its writers, a broker and a clock. Each move is chosen by a number."""
+    """A queue, its writers, a broker and a clock. A number selects each move."""
 
     def __init__(self) -> None:
         self.queue = AppendQueue(LIMITS, timeout_s=TIMEOUT_S, attempt_timeout_s=10.0)
@@ -77,14 +72,13 @@ class World:
         self.serial = 0
 
     def carry_out(self, outcome: Resolve) -> None:
-        """Do what the shell does."""
+        """Perform the action that the queue asks the I/O layer to do."""
         for spool in outcome.freed:
             spool.close()
         for batch in outcome.ended:
             batch.operation.resolve(outcome.error, outcome.result)
 
     def enter(self, journal: str, dependencies: OpFutures, *, checked: bool) -> Writer | None:
-        """Begin to write, unless somebody else does."""
         options = AppendOptions(journal, check_registers=CHECKED if checked else None)
         batch = self.queue.enter(options, dependencies)
         if batch is None:
@@ -99,7 +93,6 @@ class World:
         return writer
 
     def begin(self, number: int) -> None:
-        """A writer begins, behind something or not."""
         journal = JOURNALS[number % 3]
         dependencies: list[OpFuture] = []
         match number // 3 % 10:
@@ -113,7 +106,6 @@ class World:
         self.enter(journal, unfinished(dependencies), checked=number // 30 % 4 == 0)
 
     def write(self, number: int) -> None:
-        """A writer at work writes, in memory or on disk, or finds no room."""
         if not self.open:
             return
         writer, size = self.open[number % len(self.open)], number % 50 + 1
@@ -129,7 +121,6 @@ class World:
         writer.content += content
 
     def leave(self, number: int) -> None:
-        """A writer releases, or takes its bytes back."""
         if self.open:
             writer = self.open.pop(number % len(self.open))
             writer.kept = number // 8 % 4 != 0
@@ -138,7 +129,6 @@ class World:
             self.carry_out(self.queue.leave(writer.batch, keep=writer.kept))
 
     def quick(self, number: int) -> None:
-        """A writer does it all at once, where it can."""
         journal, size = JOURNALS[number % 3], number % 30
         batch = self.queue.quick(journal, size)
         if batch is not None:
@@ -148,15 +138,14 @@ class World:
             self.journals[journal].writers.append(writer)
 
     def payload(self, size: int) -> bytes:
-        """Return bytes that no other writer writes, if they are not too few."""
+        """Return ``size`` bytes, which are unique unless there are too few of them."""
         self.serial += 1
         return (f"{self.serial}," * size)[:size].encode()
 
     def take(self, _number: int = 0) -> None:
-        """A worker takes what is to be done."""
         match self.queue.take(self.now):
             case Send(batch, timeout_s):
-                assert 0 < timeout_s < TIMEOUT_S + 0.001  # A difference of clock times is not exact.
+                assert 0 < timeout_s < TIMEOUT_S + 0.001  # Differences of clock times are inexact.
                 assert all(each.journal_queue is not batch.journal_queue for each in self.sending), (
                     "one at a time"
                 )
@@ -174,7 +163,7 @@ class World:
                 self.carry_out(outcome)
 
     def answer(self, number: int) -> None:
-        """The broker answers: the bytes are there, or not, or are and it does not say so."""
+        """Answer an append: it succeeded, it failed, or it succeeded but the answer is lost."""
         if not self.sending:
             return
         batch = list(self.sending)[number % len(self.sending)]
@@ -191,34 +180,29 @@ class World:
         self.carry_out(self.queue.failed(batch, error, self.now))
 
     def resolve(self, number: int) -> None:
-        """Something outside ends."""
         waiting = [each for each in self.outside if not each.done()]
         if waiting:
             error = KeyError("gone") if number // 4 % 8 == 0 else None
             waiting[number % len(waiting)].resolve(error)
 
     def pass_time(self, number: int) -> None:
-        """The clock goes on."""
         self.now += (0.05, 0.1, 1.0, 20.0)[number % 4]
 
     def kept(self, batch: AppendBatch) -> list[Writer]:
-        """Return the writers of a batch that have left their bytes in it."""
         writers = self.journals[batch.journal_queue.journal].writers
         return [each for each in writers if each.batch is batch and each.kept]
 
     def sent(self, batch: AppendBatch, *, commits: bool) -> None:
-        """The broker has all bytes of a try: those that were there when it began, and are still."""
+        """Check that a batch's bytes did not change during the try, and store them if it commits."""
         content = self.sending.pop(batch)
         assert b"".join(batch.spool) == content
         if commits:
             self.journals[batch.journal_queue.journal].commits.append((batch, content))
 
     def dependency_done(self, batch: AppendBatch, dependency: OpFuture) -> None:
-        """Tell the queue of a dependency."""
         self.carry_out(self.queue.dependency_done(batch, failure_of(dependency)))
 
     def counts_are_right(self) -> None:
-        """Sums are those of the batches, and within the limits."""
         queue = self.queue
         batches = [
             batch for journal_queue in queue.journal_queues.values() for batch in journal_queue.batches
@@ -232,7 +216,6 @@ class World:
         assert queue.files <= LIMITS.files
 
     def writers_are_whole_and_in_order(self) -> None:
-        """A batch is committed as its writers' bytes, joined; batches and writers keep their order."""
         for journal in self.journals.values():
             order = list(dict.fromkeys(writer.batch for writer in journal.writers))
             for batch, content in journal.commits:
@@ -243,7 +226,7 @@ class World:
             assert all(error is not None for error in ended[first_failure(ended) :]), "after a failure"
 
     def end(self) -> None:
-        """At last all ends: what did well is there, what was asked for is answered, nothing is kept."""
+        """Finish everything: successful bytes are stored, requests answered, and resources released."""
         if self.serial % 4 == 0:
             self.carry_out(self.queue.fail_all(ZeroDivisionError()))
         for writer in list(self.open):
@@ -273,14 +256,12 @@ class World:
         assert all(journal_queue.failure is not None for journal_queue in self.queue.journal_queues.values())
 
     def answer_all(self) -> None:
-        """The broker has taken all it was sent."""
         for batch in list(self.sending):
             self.sent(batch, commits=True)
             self.carry_out(self.queue.sent(batch, RESULT))
 
 
 def first_failure(ended: list[BaseException | None]) -> int:
-    """Return the place of the first failure, or the end."""
     return next((at for at, error in enumerate(ended) if error is not None), len(ended))
 
 
@@ -295,7 +276,6 @@ MOVES = (
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(MOVES) - 1), st.integers(0, 999)), min_size=100, max_size=300))
 def test_any_course_of_events(moves: list[tuple[int, int]]) -> None:
-    """Sums are right and journals in order after every move; at the end nothing is left over."""
     world = World()
     for move, number in moves:
         MOVES[move](world, number)

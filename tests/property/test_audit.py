@@ -1,4 +1,4 @@
-"""An audit passes what is right and finds the first thing that is wrong, whatever it is."""
+"""An audit accepts a correct table and finds the first error in any other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ JOURNALS = ("x/a", "x/b", "x/c")
 
 @st.composite
 def ledgers(draw: st.DrawFn) -> list[Stored]:
-    """Entries as the sink leaves them: journals appear, move and stay, some of their bytes are gone."""
+    """Draw entries as the sink writes them: journals appear, advance or pause; some bytes are gone."""
     entries: list[Stored] = []
     starts: dict[str, int] = {}
     ends: dict[str, int] = {}
@@ -68,7 +68,6 @@ def ledgers(draw: st.DrawFn) -> list[Stored]:
 
 
 def tiled(entries: list[Stored], *, cleaned_up: bool = False) -> Tiling:
-    """Return the tiling of entries that are right."""
     found = check_contiguous("app", entries, cleaned_up=cleaned_up)
     assert isinstance(found, Tiling), found
     return found
@@ -76,7 +75,6 @@ def tiled(entries: list[Stored], *, cleaned_up: bool = False) -> Tiling:
 
 @given(ledgers())
 def test_what_the_sink_leaves_tiles(entries: list[Stored]) -> None:
-    """Spans fill each journal from its start to its end, and each offset has the version that added it."""
     tiling = tiled(entries)
     newest = entries[-1][1].read_through
     assert {claim.journal: claim.end for claim in tiling.claims} == newest
@@ -93,7 +91,7 @@ def test_what_the_sink_leaves_tiles(entries: list[Stored]) -> None:
 
 
 def entry_of(number: int, *sources: dict[str, tuple[int, int, int]], **changes: Any) -> Stored:
-    """An entry by start, begin and end of each journal of each source, on top of the one before it."""
+    """Build an entry on top of the previous one from ``(start, begin, end)`` of each source's journals."""
     start, begin, end = (
         tuple(JournalOffsets({name: at[which] for name, at in source.items()}) for source in sources)
         for which in range(3)
@@ -104,7 +102,7 @@ def entry_of(number: int, *sources: dict[str, tuple[int, int, int]], **changes: 
 
 
 def test_a_journal_goes_over_with_its_source() -> None:
-    """Sources that swap places, and one added in front, leave no seam; bytes in between are missed."""
+    """Swapping two sources, or adding one in front, leaves no gap; skipped bytes are reported."""
     first = entry_of(0, {"x/a": (0, 0, 10)}, {"x/b": (5, 5, 20)})
     swapped = entry_of(1, {"x/b": (5, 20, 25)}, {"x/a": (0, 10, 12)})
     pushed = entry_of(2, {"x/c": (7, 7, 7)}, {"x/b": (5, 25, 30)}, {"x/a": (0, 12, 12)})
@@ -118,7 +116,7 @@ def test_a_journal_goes_over_with_its_source() -> None:
 
 
 def test_a_journal_that_was_made_again_begins_again() -> None:
-    """Only with an entry that says so, and where the old one ended; its rows cannot be told apart."""
+    """The audit compares none of its rows, because old and new ones share a journal name."""
     first = entry_of(0, {"x/a": (0, 0, 10), "x/b": (0, 0, 4)})
     again = {"x/a": (3, 3, 3), "x/b": (0, 4, 4)}
     following = entry_of(2, {"x/a": (3, 3, 8), "x/b": (0, 4, 6)})
@@ -135,7 +133,7 @@ def test_a_journal_that_was_made_again_begins_again() -> None:
 
 @given(ledgers(), st.data())
 def test_an_entry_taken_out_is_missed(entries: list[Stored], data: st.DataObject) -> None:
-    """Any but the last, after which nothing comes; the first ones may have been cleaned up."""
+    """Any entry but the last, whose absence nothing shows. The first entries may have been cleaned up."""
     assume(len(entries) > 1)
     at = data.draw(st.integers(0, len(entries) - 2))
     rest = entries[:at] + entries[at + 1 :]
@@ -150,7 +148,6 @@ def test_an_entry_taken_out_is_missed(entries: list[Stored], data: st.DataObject
 
 @given(ledgers(), st.data())
 def test_an_entry_in_another_place_is_seen(entries: list[Stored], data: st.DataObject) -> None:
-    """An entry that is there twice, or after a later one, is seen."""
     at = data.draw(st.integers(0, len(entries) - 1))
     to = data.draw(st.integers(0, len(entries) - 1))
     assert isinstance(
@@ -165,7 +162,6 @@ def test_an_entry_in_another_place_is_seen(entries: list[Stored], data: st.DataO
 def test_an_offset_that_is_wrong_is_seen(
     entries: list[Stored], data: st.DataObject, which: str, by: int
 ) -> None:
-    """A wrong offset in any field but the last entry's end is seen; parents do not hide it."""
     at = data.draw(st.integers(0, len(entries) - 1))
     assume(which != "end" or at < len(entries) - 1)
     version, entry = entries[at]
@@ -184,7 +180,6 @@ def test_an_offset_that_is_wrong_is_seen(
 
 @given(ledgers(), st.data())
 def test_a_journal_that_is_left_out_is_missed(entries: list[Stored], data: st.DataObject) -> None:
-    """An entry names all journals the table has."""
     version, entry = entries[-1]
     journal = data.draw(st.sampled_from(sorted(entry.read_through)))
 
@@ -202,7 +197,6 @@ def test_a_journal_that_is_left_out_is_missed(entries: list[Stored], data: st.Da
 
 @given(ledgers(), st.sampled_from(["beyond", "before", "another journal", "twice"]))
 def test_a_gap_elsewhere_is_seen(entries: list[Stored], where: str) -> None:
-    """A gap that is not in its own entry's bytes, or there twice, is seen."""
     version, entry = entries[-1]
     end = entry.read_through["x/a"]
     gaps = {
@@ -220,7 +214,7 @@ def test_a_gap_elsewhere_is_seen(entries: list[Stored], where: str) -> None:
 
 
 def test_the_tiling_of_no_transaction_order_is_refused() -> None:
-    """Transaction numbers rise: a writer that did not raise its own was not fenced."""
+    """A transaction number that does not rise means that the writer was not fenced."""
     position = (JournalOffsets({"x/a": 0}),)
     first = LedgerEntry("app", 3, "q", 0, position, position, position, "one", None)
     found = check_contiguous(
@@ -239,7 +233,6 @@ rows_lists = st.lists(st.tuples(st.integers(0, 30), values), max_size=12)
 
 
 def first_by_hand(records: RowList, found: RowList) -> int | None:
-    """Return the least offset at which two collections of rows are not the same."""
     left, right = defaultdict(list), defaultdict(list)
     for offset, value in records:
         left[offset].append(value)
@@ -250,25 +243,22 @@ def first_by_hand(records: RowList, found: RowList) -> int | None:
 
 @given(st.dictionaries(st.integers(0, 30), values), rows_lists)
 def test_the_first_difference_is_that_of_a_search_by_hand(records: dict[int, bytes], found: RowList) -> None:
-    """The first difference equals the slow search's for any rows in any order."""
     answer = first_difference(Counter(records.items()), Counter(found))
     assert (answer and answer[0]) == first_by_hand(list(records.items()), found)
 
 
 def test_a_null_is_no_record() -> None:
-    """A row whose bytes are null differs from an empty record, too."""
     assert first_difference({(4, b""): 1}, {(4, b""): 1}) is None
     assert first_difference({(4, b""): 1}, {(4, None): 1}) == (4, "the row's bytes differ from the record's")
 
 
 def span_lists() -> st.SearchStrategy[list[int]]:
-    """Return ascending offsets: the edges of commits, or of missing bytes."""
     return st.lists(st.integers(0, 60), min_size=2, max_size=8, unique=True).map(sorted)
 
 
 @st.composite
 def covered_ranges(draw: st.DrawFn) -> tuple[CoveredRange, list[tuple[int, int]]]:
-    """A covered range, whose first entries may be cleaned up, and bytes of it that are gone."""
+    """Draw a covered range, whose first entries may be cleaned up, and its missing bytes."""
     edges = draw(span_lists())
     spans = tuple(CommittedSpan(low, high, version) for version, (low, high) in enumerate(pairwise(edges)))
     start = draw(st.integers(0, edges[0]))
@@ -282,7 +272,7 @@ def covered_ranges(draw: st.DrawFn) -> tuple[CoveredRange, list[tuple[int, int]]
 def test_parts_and_bins_fill_a_range(
     drawn: tuple[CoveredRange, list[tuple[int, int]]], refused: bool, by_commit: bool, least: int, most: int
 ) -> None:
-    """Each offset is in one part, and in one bin of it; gone bytes are in no part that is compared."""
+    """Each offset is in one part and in one bin. The audit compares no part with missing bytes."""
     claim, gone = drawn
     parts = list(parts_of(claim, gone, refused=SHARED if refused else None, by_commit=by_commit))
     first = 0 if claim.adopted and claim.start else claim.start
@@ -308,7 +298,6 @@ def test_parts_and_bins_fill_a_range(
 
 
 def sums(bins: Bins, found: Iterable[Row], salt: bytes = b"") -> Totals:
-    """Add rows up as Spark does, by bin."""
     by_bin: dict[int, list[list[int]]] = defaultdict(list)
     for offset, value in found:
         at = int(bins.begins.searchsorted(offset, side="right")) - 1
@@ -324,7 +313,7 @@ def sums(bins: Bins, found: Iterable[Row], salt: bytes = b"") -> Totals:
     st.data(),
 )
 def test_bins_that_differ_are_found(records: dict[int, bytes], extra: RowList, data: st.DataObject) -> None:
-    """The bins whose sums differ are those whose rows do, dead letters counted as rows of their records."""
+    """Bins differ exactly if their rows do. A dead letter counts as its record's row."""
     kept = [row for row in records.items() if data.draw(st.integers(0, 9))]
     buried = [row for row in kept if data.draw(st.booleans())]
     there = [row for row in kept if row not in buried] + extra
@@ -356,7 +345,6 @@ counts_of_rows = st.dictionaries(
 
 @given(counts_of_rows, st.binary(min_size=16, max_size=16), st.booleans())
 def test_no_other_rows_have_the_same_digests(counts: dict[Row, int], salt: bytes, in_bytes: bool) -> None:
-    """Rows deleted, repeated, altered, moved: the sums show it, and so does the digest of an entry."""
     there = [row for row in MANY if row not in counts]
     there += [row for row, count in counts.items() for _ in range(count)]
     if in_bytes:
@@ -367,7 +355,7 @@ def test_no_other_rows_have_the_same_digests(counts: dict[Row, int], salt: bytes
 
 @given(st.integers(0, 3), st.binary(min_size=16, max_size=16))
 def test_rows_that_are_solved_for_have_other_digests(word: int, salt: bytes) -> None:
-    """Rows whose digests have an exclusive or of zero, and others there three times, whatever the salt."""
+    """The digests change even if the XOR of the removed rows' digests is zero, whatever the salt."""
     digests = [int.from_bytes(hashlib.sha256(row_text(*row)).digest()[:8]) for row in MANY]
     salted = [words_of(salt, *row)[word] for row in MANY]
     deleted = that_cancel_out([salted[at] << 64 | digests[at] for at in range(len(MANY))])
@@ -379,7 +367,6 @@ def test_rows_that_are_solved_for_have_other_digests(word: int, salt: bytes) -> 
 
 
 def check_digests(records: Sequence[Row], there: Sequence[Row], salt: bytes) -> None:
-    """Check that the digests of rows are those of records if and only if the rows are."""
     same = Counter(there) == Counter(records)
     bins = Bins.of([Part(CoveredRange("app", 0, NAME, 0, 1280, 0, ()), 0, 1280)])
     found = unequal(bins, sums(bins, records, salt), sums(bins, there, salt), sums(bins, []))
@@ -390,7 +377,7 @@ def check_digests(records: Sequence[Row], there: Sequence[Row], salt: bytes) -> 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=30), st.data())
 def test_a_look_at_some_offsets_reads_their_records(lines: list[bytes], data: st.DataObject) -> None:
-    """The pieces near some offsets hold all records that begin there, once."""
+    """The pieces near a range of offsets contain every record that begins there, exactly once."""
     content = b"".join(line.replace(b"\n", b"") + b"\n" for line in lines)
     journal = FakeJournal(content, 0, [], [7, 3])
     size = data.draw(st.integers(1, len(content)))
@@ -410,7 +397,6 @@ def test_a_look_at_some_offsets_reads_their_records(lines: list[bytes], data: st
 @settings(deadline=None)
 @given(st.data())
 def test_recorded_gaps_are_read_as_the_query_read_them(data: st.DataObject) -> None:
-    """The same records come out, whether the bytes are still gone or are there again."""
     lines = data.draw(st.lists(st.binary(max_size=8), min_size=1, max_size=20))
     content = b"".join(line.replace(b"\n", b"") + b"\n" for line in lines) + b"end\n"
     edges = sorted(data.draw(st.lists(st.integers(0, len(content) - 4), unique=True, max_size=6)))
@@ -422,7 +408,7 @@ def test_recorded_gaps_are_read_as_the_query_read_them(data: st.DataObject) -> N
         expected = [int(at) for block in scan for at in block.offsets]
         recorded = joined((gap.begin, gap.end) for gap in scan.gaps)
     except RecordError:
-        assume(False)  # A gap took the last record's end.
+        assume(False)  # A gap cut off the last record's end.
     whole = FakeJournal(content, 0, [], [5, 11])
     for journal in (whole, lossy):
         read = skipping_scan(journal, piece, LINES, recorded, MAX_RECORD_BYTES)

@@ -1,4 +1,4 @@
-"""Backfills and batches of a stream, in any order and with crashes anywhere, tile each journal."""
+"""Backfills and stream batches, in any order and with crashes anywhere, tile each journal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ NAMES = ("log/a", "log/b", "log/c")
 
 
 class CrashError(Exception):
-    """The process is gone."""
+    """The process dies."""
 
 
 @dataclass
 class Table:
-    """A table whose commits hold a batch and an entry, as Delta's do."""
-
     entry: LedgerEntry | None = None
     commits: int = 0
     rows: list[tuple[str, int, int]] = field(default_factory=list)
@@ -41,7 +39,6 @@ class Table:
             raise CrashError
 
     def commit(self, batch: Batch) -> str:
-        """Decide and write, as the sink does."""
         decision = decide(self.state(), batch, attempt=f"attempt {self.commits}")
         if isinstance(decision, Refusal):
             raise decision.error
@@ -70,7 +67,7 @@ class Table:
 
 
 def no_question(beyond: Mapping[str, int]) -> None:
-    """Stand in for the brokers: no head is below what the table has."""
+    """Stand in for the brokers' check: no write head is below the table's position."""
     raise AssertionError(f"asked about {beyond}")
 
 
@@ -87,7 +84,6 @@ operations = st.tuples(
 def test_every_byte_is_written_once(
     firsts: dict[str, int], todo: list[tuple[str, list[tuple[str, int]], int, bool]]
 ) -> None:
-    """Any writer writes each byte of a journal once; what was planned too early is refused."""
     heads, table = dict(firsts), Table()
     stored: dict[str, int] = {}
     for what, sizes, crash_at, whole in todo:

@@ -1,4 +1,4 @@
-"""Shows that no interleaving of appends, rolls, uploads, crashes and reads loses, doubles or moves a byte."""
+"""No interleaving of appends, rolls, uploads, crashes and reads loses, duplicates or moves a byte."""
 
 from __future__ import annotations
 
@@ -25,15 +25,11 @@ NAME = "prop/journal"
 
 @dataclass
 class Reader:
-    """A reader, somewhere in the journal, perhaps holding a stream from before a restart."""
-
     offset: int
     stream: Iterator[pb.ReadResponse] | None = None
 
 
 class JournalMachine(RuleBasedStateMachine):
-    """Compares a journal on disk with the bytes that were committed to it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="journal-machine-"))
@@ -89,7 +85,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(staged=st.binary(max_size=300), torn=st.sampled_from([b"", b"0", b'deadbeef {"end":']))
     def crash(self, staged: bytes, torn: bytes) -> None:
-        """Lose the process in the middle of an append, with part of a log record written."""
+        """Kill the process in the middle of an append, with part of a log record written."""
         if staged:
             self.journal.start_append(self.journal.plan(pb.AppendRequest(journal=NAME))).write(staged)
         self.journal.close()

@@ -1,7 +1,7 @@
-"""Shows that a broker and its clients together lose, double or reorder no byte, however it is restarted.
+"""However a broker is restarted, it and its clients never lose, duplicate or reorder a byte.
 
-The truth is what was acknowledged: each append's answer says where its bytes are. Every reader, whenever
-it began and however it reads, has to have got exactly the truth from where it began.
+The acknowledged appends are the truth: each answer says where its bytes are. Every reader must get exactly
+these bytes from the offset where it began.
 """
 
 from __future__ import annotations
@@ -34,15 +34,12 @@ TIMEOUT_S = 30.0
 
 
 class Reading:
-    """A reader, and where it began."""
-
     def __init__(self, reader: RetryReader, begin: int) -> None:
         self.reader = reader
         self.begin = begin
         self.seen = bytearray()
 
     def take(self, size: int, committed: bytes | bytearray) -> None:
-        """Read on, and compare all that was read with the truth."""
         self.seen += self.reader.read(size)
         assert self.seen == committed[self.begin : self.begin + len(self.seen)]
         assert self.reader.offset == self.begin + len(self.seen)
@@ -50,8 +47,6 @@ class Reading:
 
 
 class BrokerMachine(RuleBasedStateMachine):
-    """Compares what clients read with what the broker said it took."""
-
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="broker-machine-"))
@@ -83,7 +78,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(content=st.binary(min_size=1, max_size=900))
     def abort(self, content: bytes) -> None:
-        # Tried once only: right after a restart the connection may still be the old one.
+        # Tried once only: after a restart the connection may still be the old one.
         given_up = contextlib.suppress(UnavailableError, NoJournalPrimaryBrokerError)
         with given_up, self.client.appender(NAME) as appender:
             appender.write(content)
@@ -95,7 +90,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(after_bytes=st.integers(1, 2000), how=st.sampled_from(["break", "end", "no-primary"]))
     def order_a_fault(self, after_bytes: int, how: str) -> None:
-        """Break or end the next read in its middle, or let the next append find no primary."""
+        """Break or end the next read in its middle, or make the next append find no primary."""
         match how:
             case "break":
                 self.faults.fail(grpc.StatusCode.UNAVAILABLE, rpc="Read", after_bytes=after_bytes)
@@ -146,8 +141,6 @@ TestBroker.settings = settings(
 
 
 class Writers:
-    """Threads that append until told to stop, and remember what was acknowledged."""
-
     def __init__(self, endpoint: str, seed: int) -> None:
         self.endpoint = endpoint
         self.stop = threading.Event()
@@ -180,8 +173,6 @@ class Writers:
 
 
 class Tail:
-    """A thread that follows the journal from its first byte, in reads of random size."""
-
     def __init__(self, endpoint: str, root: str | None, rng: random.Random) -> None:
         self.seen = bytearray()
         self.failed: list[BaseException] = []
@@ -198,12 +189,12 @@ class Tail:
                     self.seen += piece
                     self._grew.notify_all()
         except ClosedError:
-            pass  # By end().
+            pass  # Closed by end().
         except BaseException as error:  # noqa: BLE001 - shown by the test
             self.failed.append(error)
 
     def end(self, size: int) -> bytes:
-        """Wait until nearly ``size`` bytes were read, and return them."""
+        """Wait until about ``size`` bytes were read, and return them."""
         with self._grew:
             # A read of up to 700 bytes at the write head waits for the rest.
             assert self._grew.wait_for(lambda: self.failed or len(self.seen) > size - 700, TIMEOUT_S)
@@ -217,7 +208,6 @@ class Tail:
 
 @pytest.mark.slow
 def test_concurrent_clients_through_restarts(tmp_path: Path) -> None:
-    """Readers that follow two writers through rolls, uploads and restarts each see one journal's prefix."""
     rng = random.Random(42)
     broker = EmbeddedBroker(tmp_path, serving=ServingSettings(chunk_bytes=1_000))
     pause = threading.Event()
@@ -228,7 +218,7 @@ def test_concurrent_clients_through_restarts(tmp_path: Path) -> None:
         writers = Writers(broker.endpoint, seed=7)
         tails = [Tail(broker.endpoint, root, rng) for root in (None, str(tmp_path))]
         for _ in range(4):
-            pause.wait(0.4)  # Between two restarts there is work to interrupt; the result needs none.
+            pause.wait(0.4)  # Time for some work to interrupt; the result does not depend on it.
             broker.stop()
             broker.__enter__()
             broker.flush()
@@ -245,7 +235,7 @@ def test_concurrent_clients_through_restarts(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
-    """An append to a stopped broker is not acknowledged, and is not in the journal later."""
+    """An append to a stopped broker is not acknowledged, and the journal does not contain it later."""
     with EmbeddedBroker(tmp_path) as broker:
         client = Client(broker.endpoint, timeout_s=1.0)
         client.create_journals(journal_spec(NAME, stores=()))

@@ -1,4 +1,4 @@
-"""Whatever a journal is made of and wherever its streams are cut, a reader has each byte once, in order."""
+"""Whatever a journal consists of and wherever its streams are cut, a reader gets each byte once, in order."""
 
 from __future__ import annotations
 
@@ -52,8 +52,6 @@ CUTS: dict[str, GazetteError | None] = {
 
 @dataclass(frozen=True)
 class Span:
-    """A fragment, or a hole where one was lost."""
-
     fragment: Fragment
     content: bytes
     stored: bool
@@ -61,7 +59,7 @@ class Span:
 
 
 class Model:
-    """A broker of one journal whose streams end early, as often as ``cuts`` say."""
+    """A broker of one journal, whose streams end early at each of ``cuts``."""
 
     def __init__(self, spans: list[Span], sizes: list[int], cuts: list[tuple[int, str]]) -> None:
         self.spans = spans
@@ -70,7 +68,6 @@ class Model:
         self._cuts = iter(cuts)
 
     def open(self, request: pb.ReadRequest, timeout_s: float) -> ModelStream:
-        """Begin a Read call."""
         return ModelStream(self._cut(self._answer(request)))
 
     def _cut(self, messages: Iterator[pb.ReadResponse]) -> Iterator[pb.ReadResponse]:
@@ -106,25 +103,22 @@ class Model:
 
 
 class ModelStream:
-    """A stream of the model."""
-
     def __init__(self, messages: Iterator[pb.ReadResponse]) -> None:
         self._messages = messages
 
     def messages(self) -> Iterator[pb.ReadResponse]:
-        """Return the stream's messages."""
         return self._messages
 
     def cancel(self) -> None:
         """Do nothing: nobody waits."""
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing: there is no resource to release."""
 
 
 @st.composite
 def journals(draw: st.DrawFn) -> list[Span]:
-    """Draw a journal of fragments, some stored under some codec, some lost but the last."""
+    """Draw a journal of fragments: some stored with a codec, some lost, but never the last."""
     parts = draw(
         st.lists(st.tuples(st.integers(1, 60), st.sampled_from([*ENCODERS]), st.booleans()), min_size=1)
     )
@@ -141,7 +135,6 @@ def journals(draw: st.DrawFn) -> list[Span]:
 
 
 def store(root: Path, spans: list[Span]) -> None:
-    """Write the files of stored fragments."""
     for span in spans:
         if span.stored and not span.lost:
             path = root / span.fragment.content_path
@@ -154,7 +147,6 @@ sizes = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
 
 def reader_of(model: Model, options: ReadOptions, root: str | None) -> RetryReader:
-    """Return a reader for which no time passes."""
     return RetryReader(
         Connection("http://127.0.0.1:1", connect_timeout_s=1),
         options,
@@ -172,7 +164,6 @@ def reader_of(model: Model, options: ReadOptions, root: str | None) -> RetryRead
 def test_each_byte_once_and_in_order(
     spans: list[Span], sizes: list[int], cuts: list[tuple[int, str]], data: st.DataObject, with_root: bool
 ) -> None:
-    """Chunks, cuts, codecs, jumps and direct files leave exactly the bytes there are, at their offsets."""
     head = spans[-1].fragment.end
     offset = data.draw(st.integers(0, head), "offset")
     end_offset = data.draw(st.one_of(st.just(0), st.integers(offset, head)), "end")
@@ -207,7 +198,7 @@ def test_each_byte_once_and_in_order(
 def test_read_joins_to_the_same_bytes(
     spans: list[Span], sizes: list[int], cuts: list[tuple[int, str]], reads: list[int]
 ) -> None:
-    """Reads of any sizes give what is there, and stop short only at the end and at jumps, each told once."""
+    """A read returns fewer bytes than requested only at the end and at a jump; each jump is reported once."""
     there = b"".join(span.content for span in spans if not span.lost)
     reader = reader_of(Model(spans, sizes, cuts), ReadOptions(JOURNAL), None)
     got = []

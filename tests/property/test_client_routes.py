@@ -1,4 +1,4 @@
-"""The route cache and the choice of a member do what their obvious versions do."""
+"""The route cache and the choice of a member behave like their obvious versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ ENDPOINTS = [f"http://broker-{index}:1" for index in range(4)]
 
 @st.composite
 def routes(draw: st.DrawFn) -> pb.Route:
-    """Draw a route: maybe none, with or without endpoints, some of them unknown."""
     members = draw(st.lists(st.tuples(st.sampled_from(ZONES), st.sampled_from(ENDPOINTS)), max_size=4))
     route = pb.Route(primary=draw(st.integers(-1, len(members) - 1)))
     for index, (zone, _) in enumerate(members):
@@ -34,7 +33,7 @@ endpoints = st.sets(st.sampled_from(ENDPOINTS))
 def test_the_chosen_member_is_beaten_by_none(
     route: pb.Route, zone: str, failed: set[str], connected: set[str]
 ) -> None:
-    """Zone counts before failure, failure before connection, and the first of equals is chosen."""
+    """Zone counts before failure, failure before connection, and the first of equals wins."""
     chosen = choose_member(route, zone, failed, connected)
     candidates = [index for index, endpoint in enumerate(route.endpoints) if endpoint]
     if not candidates:
@@ -51,7 +50,7 @@ def test_the_chosen_member_is_beaten_by_none(
 
 
 class Model:
-    """A cache as a list of what is remembered, least recently used first."""
+    """A cache as a plain list, least recently used first."""
 
     def __init__(self, size: int, ttl_s: float) -> None:
         self.size = size
@@ -82,7 +81,6 @@ steps = st.lists(
 @settings(max_examples=examples(100))
 @given(steps=steps, size=st.integers(1, 4), ttl_s=st.integers(0, 8))
 def test_the_cache_is_its_model(steps: list[tuple[str, pb.Route | None, int]], size: int, ttl_s: int) -> None:
-    """The cache knows its model's routes, whatever is looked up, told and waited for."""
     now = 0.0
     cache = RouteCache(size, ttl_s, clock=lambda: now)
     model = Model(size, ttl_s)

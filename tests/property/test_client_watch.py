@@ -1,4 +1,4 @@
-"""However a watch's streams are cut, what is published is true, in order, and in the end complete."""
+"""However a watch's streams are cut, the published listings are true, in order, and complete in the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ NAMES = st.sets(st.sampled_from([f"many/{index}" for index in range(9)])).map(so
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[State]:
-    """Draw what a broker's listing goes through; revisions ascend."""
     steps = draw(st.lists(st.tuples(st.integers(1, 3), NAMES), min_size=1, max_size=6))
     revisions = [sum(step for step, _ in steps[: index + 1]) for index in range(len(steps))]
     return [(revision, names) for revision, (_, names) in zip(revisions, steps, strict=True)]
@@ -33,8 +32,6 @@ def histories(draw: st.DrawFn) -> list[State]:
 
 @dataclass
 class Cut:
-    """How a stream ends."""
-
     after: int
     """Messages it brings at most."""
     kind: str
@@ -56,7 +53,7 @@ CUTS = st.lists(
 
 @dataclass
 class Broker:
-    """Watches of a history; each is cut as told, and those after that are not."""
+    """A broker that serves watches of a history; it cuts the first streams as drawn, and no later ones."""
 
     history: list[State]
     cuts: Iterator[Cut]
@@ -64,7 +61,6 @@ class Broker:
     asked: list[pb.ListRequest] = field(default_factory=list)
 
     def open_stream(self, request: pb.ListRequest, timeout_s: float) -> Stream:
-        """Begin a List call."""
         self.asked.append(request)
         return Stream(self._messages(request, next(self.cuts, None)))
 
@@ -78,7 +74,7 @@ class Broker:
             last = each
         kind = cut.kind if cut else "deadline"
         if kind == "stray empty message" and last != EMPTY:
-            kind = "broken"  # There it would be the listing's end, and no client could tell.
+            kind = "broken"  # Here it would end the listing, and no client could tell the difference.
         match kind:
             case "broken":
                 raise UnavailableError("stub", "Socket closed")
@@ -103,13 +99,10 @@ class Broker:
 
 
 class Stream:
-    """A List call of :class:`Broker`."""
-
     def __init__(self, messages: Iterator[pb.ListResponse]) -> None:
         self._messages = messages
 
     def messages(self) -> Iterator[pb.ListResponse]:
-        """Yield what the broker sends."""
         return self._messages
 
     def close(self) -> None:
@@ -120,9 +113,10 @@ class Stream:
 @given(histories(), CUTS)
 @example([(1, ())], [Cut(0, "old revision", 0), Cut(1, "clean", 0), Cut(1, "clean", 0)])
 def test_any_cut_resumes_to_the_same_listing(history: list[State], cuts: list[Cut]) -> None:
-    """Each listing published was true, none comes twice or late, and the last one is the last state.
+    """Each published listing was true, none repeats or comes late, and the last one is the final state.
 
-    Where the first streams all end cleanly within the first listing, brokers without a watch are suspected.
+    If the first streams all end cleanly within the first listing, the client concludes that the brokers have
+    no watch.
     """
     broker = Broker(history, iter(cuts))
     published: list[Listing] = []
@@ -134,7 +128,7 @@ def test_any_cut_resumes_to_the_same_listing(history: list[State], cuts: list[Cu
         except WatchUnsupportedError:
             kinds = [cut.kind for cut in cuts[: len(broker.asked)]]
             assert published == []
-            # Nothing is older than a first listing, so a message of an old revision is the begin of one.
+            # Nothing is older than a first listing, so the client reads an old revision as the start of one.
             assert {*kinds[-WATCHLESS_STREAMS:]} <= {"clean", "old revision"}
             assert len(kinds) >= WATCHLESS_STREAMS
             return

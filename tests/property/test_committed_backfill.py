@@ -1,8 +1,8 @@
 """A backfill of committed messages and the streams behind it fill one table, whatever dies in between.
 
-They take turns. A writer dies before or after each commit, in its plan, in its tasks, while a file of states
-is written; attempts at tasks are killed; files of states vanish; transactions are open across each seam, or
-rolled back, and messages are repeated. ``backfill``, the source and the ledger's decisions are real; the
+They take turns. A writer dies before or after each commit, in its plan, in its tasks, or while it writes a
+file of states; attempts at tasks are killed; files of states vanish; transactions are open across each seam,
+or rolled back, and messages are repeated. ``backfill``, the source and the ledger's decisions are real; the
 table is in memory, and tasks run in this process.
 """
 
@@ -61,8 +61,6 @@ COMMITTED = StructType([StructField("journal", StringType()), *SCHEMA.fields])
 
 @dataclass
 class Table:
-    """A table in memory, whose commits hold a batch's rows and its entry, as Delta's do; and its sink."""
-
     entry: LedgerEntry | None = None
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     commits: int = 0
@@ -70,11 +68,9 @@ class Table:
     """Steps until the writer dies; each commit has one before and one after it. 0: it lives."""
 
     def ledger(self, _session: object) -> LedgerEntry | None:
-        """Return the newest entry."""
         return self.entry
 
     def read_through(self) -> dict[str, int]:
-        """Return where the table ends."""
         return self.entry.read_through if self.entry else {}
 
     def write_batch(self, frame: Frame, begin: JournalOffsets, end: JournalOffsets) -> bool:
@@ -86,7 +82,6 @@ class Table:
         return self.commit(Batch("t", "app", f"backfill {self.commits}", 1, (begin,), (end,)), frame.collect)
 
     def commit(self, batch: Batch, rows: Callable[[], list[tuple[Any, ...]]]) -> bool:
-        """Decide and write, as the sink does."""
         parent = self.entry.parent if self.entry else None
         state = LedgerState(self.entry, parent, self.commits - 1, self.commits - 1)
         decision = decide(state, batch, attempt=f"attempt {self.commits}")
@@ -110,7 +105,7 @@ class Table:
 
 @dataclass
 class Frame:
-    """A batch query, whose tasks run in this process, some of them more than once."""
+    """A batch query whose tasks run in this process, some of them more than once."""
 
     options: Mapping[str, str]
     killed_after: Sequence[int]
@@ -118,7 +113,6 @@ class Frame:
     schema = COMMITTED
 
     def collect(self) -> list[tuple[Any, ...]]:
-        """Return the rows."""
         reader = GazetteDataSource(CaseInsensitiveDict(self.options)).reader(COMMITTED)
         parts = reader.partitions()
         for part in parts:
@@ -130,44 +124,34 @@ class Frame:
 
 @dataclass
 class Session:
-    """Spark's part of a backfill, without Spark."""
-
     killed_after: Sequence[int]
     given: dict[str, str] = field(default_factory=dict)
 
     @property
     def read(self) -> Session:
-        """Return the reader."""
         return self
 
     def format(self, name: str) -> Session:
-        """Take the format's name."""
         assert name == "gazette"
         return self
 
     def options(self, **given: str) -> Session:
-        """Take the options."""
         self.given = given
         return self
 
     def schema(self, _schema: StructType) -> Session:
-        """Take the schema, which is always the same."""
         return self
 
     def load(self) -> Frame:
-        """Return the rows."""
         return Frame(self.given, self.killed_after)
 
 
 @dataclass
 class Stream(MicroBatches):
-    """A stream that continues a table."""
-
     into: Table = field(default_factory=Table)
     name: str = ""
 
     def write(self, batch_id: int, rows: list[tuple[Any, ...]]) -> None:
-        """Bring a batch into the table."""
         super().write(batch_id, rows)
         ends = [self.offset_log[at] for at in (batch_id - 1, batch_id) if at in self.offset_log]
         *begin, end = (JournalOffsets.from_dict(json.loads(text)) for text in ends)
@@ -179,8 +163,6 @@ SOURCE_POINTS = ("source.partitions", "source.read", "scan.before_states", "scan
 
 @dataclass(frozen=True)
 class Seam:
-    """Messages, and who writes the table after them, until it dies."""
-
     messages: list[tuple[str, tuple[int, int, int, int]]]
     backfills: bool
     limit: int
@@ -206,7 +188,6 @@ seams = st.builds(
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """Serve all examples: each has its journals."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), storage=StorageSettings(fsync=False)) as one:
         yield one
 
@@ -221,9 +202,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 def test_a_backfill_that_dies_anywhere_leaves_no_seam(
     broker: EmbeddedBroker, turns: list[Seam], window: int, kept: int
 ) -> None:
-    """Backfills and streams take turns and die: each committed message is in the table once, and no other.
+    """Backfills and streams take turns and die; the table has each committed message once, and no other.
 
-    A stream goes on behind a backfill where the files of states are there, and is refused where they are not.
+    A stream continues behind a backfill if the files of states exist, and is refused otherwise.
     """
     prefix = f"prop/backfills/{next(NUMBERS)}/"
     writers = {"a": Writer("lines"), "b": Writer("fixed")}
@@ -268,7 +249,7 @@ def test_a_backfill_that_dies_anywhere_leaves_no_seam(
                     stream = stream or Stream(into=table, name=f"stream {table.commits}")
                     go_on(stream, options, turn, knows=knows)
             if turn.backfills and table.entry is not before_entry:
-                stream = None  # The table has moved on.
+                stream = None  # The table has moved past the stream.
     for short, writer in writers.items():
         found = [row[1:] for row in table.rows if row[0] == prefix + short]
         assert plain(found) == expected(writer, acks=False)
@@ -276,13 +257,13 @@ def test_a_backfill_that_dies_anywhere_leaves_no_seam(
 
 
 def go_on(stream: Stream, options: dict[str, str], turn: Seam, *, knows: bool) -> None:
-    """Run a stream to the journals' ends; a new one goes on where its table ends.
+    """Run a stream to the journals' ends; a new one starts at its table's end.
 
     Args:
         stream: Its checkpoint, and the table.
         options: Of the source.
         turn: Limits the batches.
-        knows: Which transactions are open at the table's end is known.
+        knows: Whether the transactions that are open at the table's end are known.
     """
     given = {**options, "startingOffsets": "earliest", "maxBytesPerTrigger": str(turn.limit)}
     is_new = not stream.offset_log
@@ -302,14 +283,14 @@ def go_on(stream: Stream, options: dict[str, str], turn: Seam, *, knows: bool) -
 
 
 def knows_what_is_open(table: Table, states: Path) -> bool:
-    """Say whether there is a file of states where a table ends."""
+    """Return whether there is a file of states for the table's end."""
     files, ends = StateFiles(str(states)), table.read_through()
     return all(files.load(journal, at, None) for journal, at in ends.items() if at)
 
 
 @contextmanager
 def dying(table: Table, point: str, nth: int) -> Iterator[None]:
-    """Have what is done in this block end at a point, if it comes by it so many times."""
+    """Make the code of this block die when it reaches a point for the given time."""
 
     def die() -> None:
         raise Crash

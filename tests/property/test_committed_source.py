@@ -1,8 +1,8 @@
-"""Queries of committed messages give what one pass over the whole journal gives, however they are run.
+"""Queries of committed messages give the result of one pass over the whole journal, however they run.
 
 Producers write transactions, repeat messages, roll back, die in the middle and start again. The query's
-batches end anywhere, its driver dies, its tasks are repeated, files of states vanish, and its window holds
-little.
+batches end anywhere, its driver dies, its tasks are repeated, files of states vanish, and its window is
+small.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ FIRST_CLOCK = 1 << 62
 
 @dataclass
 class Writer:
-    """Writes messages into a journal's bytes, and notes what it wrote."""
-
     kind: str
     content: bytearray = field(default_factory=bytearray)
     sent: list[Sent] = field(default_factory=list)
@@ -80,7 +78,7 @@ class Writer:
     clocks: dict[int, int] = field(default_factory=dict)
 
     def write(self, producer: int, flags: int, step: int, shape: int) -> None:
-        """Append a message whose clock is ``step`` away from its producer's last; steps below 1 repeat."""
+        """Append a message whose clock is ``step`` after its producer's last; a step below 1 repeats."""
         clock = self.clocks.get(producer, FIRST_CLOCK) + step
         self.clocks[producer] = max(clock, self.clocks.get(producer, 0))
         offset = len(self.content)
@@ -117,8 +115,6 @@ messages = st.tuples(
 
 @dataclass(frozen=True)
 class Turn:
-    """Messages, and how the query goes on after them."""
-
     messages: list[tuple[int, int, int, int]]
     limit: str
     crash: str
@@ -140,7 +136,6 @@ turns = st.builds(
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """Serve all examples: each has a journal."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), storage=StorageSettings(fsync=False)) as one:
         yield one
 
@@ -169,7 +164,6 @@ def test_batches_give_the_committed_messages_once(
     acks: bool,
     gone: int,
 ) -> None:
-    """All batches together, one batch query and an audit have each committed message once, and its place."""
     name = f"{JOURNAL}/{next(NUMBERS)}"
     states = Path(tempfile.mkdtemp(prefix="states-"))
     writer, query = Writer(kind), MicroBatches()
@@ -225,23 +219,20 @@ def test_batches_give_the_committed_messages_once(
 
 
 def same(reader: source.BaseStreamReader) -> source.BaseStreamReader:
-    """Return it."""
     return reader
 
 
 def read_all(reader: Any) -> list[tuple[Any, ...]]:
-    """Return the rows of a batch query."""
     return [row for part in reader.partitions() for row in rows_of(reader.read(part))]
 
 
 def rows_of(record_batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of record batches."""
     for each in record_batches:
         yield from zip(*(column.to_pylist() for column in each.columns), strict=True)
 
 
 def told_apart(writer: Writer, audited: list[tuple[int, int, bytes]], number: int) -> None:
-    """Check that a table with a row too many or too few of one of the messages differs, in its place."""
+    """Check that an audit finds a row too many, and a row too few, at the right place."""
     records: Counter[tuple[int, bytes | None]] = Counter((at, value) for at, _, value in audited)
     offset = writer.sent[number % len(writer.sent)].offset
     row: tuple[int, bytes | None] = (offset, writer.records[offset])
@@ -264,12 +255,10 @@ def audit(
 
 
 def plain(rows: list[tuple[Any, ...]]) -> list[tuple[int, int, int, bytes]]:
-    """Return rows in order, with the producer's number."""
     return sorted((at, ack, int(producer or "0", 16) & 0xFF, value) for at, ack, producer, value in rows)
 
 
 def expected(writer: Writer, *, acks: bool) -> list[tuple[int, int, int, bytes]]:
-    """Return the rows of the whole journal."""
     found = committed(writer.sent)
     return [
         (each.offset, found[each.offset], each.producer * bool(each.clock), writer.records[each.offset])
@@ -279,8 +268,7 @@ def expected(writer: Writer, *, acks: bool) -> list[tuple[int, int, int, bytes]]
 
 
 def lose(directory: Path, how: int) -> None:
-    """Remove the newest file of states, or all of them."""
-    found = [path for path in directory.glob("*") if path.name.isdigit()]  # Others are not whole.
+    found = [path for path in directory.glob("*") if path.name.isdigit()]  # Other files are incomplete.
     files = sorted(found, key=lambda path: int(path.name)) if how else []
     for path in files[-1:] if how == 1 else files:
         path.unlink()

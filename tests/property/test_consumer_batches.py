@@ -1,7 +1,7 @@
 """Whatever crashes, and whenever, each message counts once: in the state and in what is published.
 
-The tasks of the host on Spark run in this process here, and the state table is in memory. Spark and Delta are
-tests/spark/test_consumer.py's.
+The tasks of the host on Spark run in this process here, and the state table is in memory.
+``tests/spark/test_consumer.py`` covers Spark and Delta.
 """
 
 from __future__ import annotations
@@ -77,28 +77,23 @@ steps = st.one_of(
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the broker's fragments are."""
     return tmp_path_factory.mktemp("broker")
 
 
 @pytest.fixture(scope="module")
 def endpoint(root: Path) -> Iterator[str]:
-    """Address of an embedded broker."""
     with EmbeddedBroker(root) as broker:
         yield broker.endpoint
 
 
 @pytest.fixture(scope="module")
 def client(endpoint: str) -> Iterator[Client]:
-    """A client of it."""
     with Client(endpoint, timeout_s=30) as opened:
         yield opened
 
 
 @dataclass
 class World:
-    """A consumer of two journals, and all that was ever published to these."""
-
     client: Client
     app_kind: type[WordCount]
     limit: int
@@ -125,7 +120,6 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """Start the consumer, as a new process would."""
         self.app = self.app_kind(f"{self.prefix}out", echoes=True)
         self.shards = SparkShards("tests", self.specs.values(), self.client)
         self.driver = BatchDriver(self.shards, self.client, self.limit)
@@ -133,23 +127,22 @@ class World:
         self.driver.open(self.engine)
 
     def add(self, shard_id: str) -> pc.ShardSpec:
-        """Make a shard known to the next start."""
         names = [f"{self.prefix}{name}" for name in SHARDS[shard_id]]
         self.specs[shard_id] = shard_spec(shard_id, names)
         return self.specs[shard_id]
 
     def publish(self, publisher: Publisher, journal: str, text: str) -> None:
-        """Publish a document, uncommitted."""
+        """Publish a document without committing it."""
         to = (f"{self.prefix}{journal}", CONTENT_TYPE_NDJSON)
         publisher.publish_uncommitted(lambda _: to, Document({"text": text}))
 
     def commit(self, publisher: Publisher) -> None:
-        """Acknowledge what a publisher has published."""
+        """Acknowledge everything that a publisher has published."""
         self.service.flush()
         write_ack_intents(self.client, publisher.build_ack_intents())
 
     def echoes(self) -> Counter[tuple[str, str, int]]:
-        """Return shard, journal and offset of each message that was echoed."""
+        """Return shard, journal and offset of each echoed message."""
         with read_committed(self.client, f"{self.prefix}out") as reader:
             found = [json.loads(bytes(each.message)) for each in reader]
         return Counter((each["shard"], each["journal"], each["begin"]) for each in found if "begin" in each)
@@ -162,7 +155,6 @@ class World:
 
 
 def do(world: World, step: tuple[Any, ...]) -> None:
-    """Take one step."""
     match step:
         case ("publish", journal, words):
             publisher = Publisher(world.service)
@@ -197,7 +189,6 @@ def do(world: World, step: tuple[Any, ...]) -> None:
 
 
 def run_batch(world: World, point: str | None, attempts: int) -> None:
-    """Run a transaction, and die at a failpoint."""
     world.engine.attempts = attempts
 
     def die() -> None:
@@ -216,7 +207,7 @@ def run_batch(world: World, point: str | None, attempts: int) -> None:
 
 
 def test_tasks_list_no_journals(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction lists the journals of all its shards at once: a thousand shards ask no broker each."""
+    """With a listing a shard, a thousand shards would send a thousand requests."""
     world = World(client, WordCount, 1 << 20)
     for journal in ("a", "b"):
         do(world, ("publish", journal, ["word"]))
@@ -233,7 +224,7 @@ def test_tasks_list_no_journals(client: Client, monkeypatch: pytest.MonkeyPatch)
 
 
 class Waiting(WordCount):
-    """Its shard ``both`` appends something when the next shard consumes."""
+    """A consumer whose shard ``both`` starts an append that ends when the next shard consumes."""
 
     def __init__(self, output: str, *, echoes: bool) -> None:
         super().__init__(output, echoes=echoes)
@@ -242,7 +233,6 @@ class Waiting(WordCount):
     def consume_message(
         self, shard: Shard, store: JsonStore, envelope: Envelope, publisher: Publisher
     ) -> None:
-        """Begin the append, or let it go on."""
         if shard.spec.id == "both":
             with shard.append_service.start_append(self.output, dependencies=[self.next_consumes]) as append:
                 append.write(b"")
@@ -252,7 +242,6 @@ class Waiting(WordCount):
 
 
 def test_a_shard_consumes_while_another_one_publishes(client: Client) -> None:
-    """Shards of a task do not wait for each other's appends, one after the other."""
     world = World(client, Waiting, 1 << 20)
     for journal in ("a", "b"):
         do(world, ("publish", journal, ["word"]))
@@ -265,7 +254,7 @@ def test_a_shard_consumes_while_another_one_publishes(client: Client) -> None:
 
 
 def test_a_source_that_was_made_again_fails_its_shards(client: Client, root: Path) -> None:
-    """The error names the shard, the journal, both offsets and the way out; other shards go on."""
+    """The error names the shard, the journal, both offsets and the remedy; other shards continue."""
     world = World(client, WordCount, 1 << 20)
     for journal in ("a", "b"):
         do(world, ("publish", journal, ["word"]))
@@ -287,7 +276,7 @@ def test_a_source_that_was_made_again_fails_its_shards(client: Client, root: Pat
 
 
 def at_each_point(test: Callable[..., None]) -> Callable[..., None]:
-    """Have a test try a crash at each point, too, whatever is drawn."""
+    """Add an explicit example with a crash at each failpoint."""
     for point in FAILPOINTS:
         history = [("publish", "a", ["one"]), ("batch", point, 1), ("publish", "b", ["one"])]
         test = example(history, WordCount, 1 << 20)(test)
@@ -311,7 +300,6 @@ def test_each_message_counts_once(
     kind: type[WordCount],
     limit: int,
 ) -> None:
-    """After any history the state is that of all committed messages, and each was echoed once."""
     world = World(client, kind, limit)
     with world.service:
         for step in history:

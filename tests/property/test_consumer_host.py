@@ -1,8 +1,8 @@
-"""Whatever producers send, and wherever hosts die: state and output are those of a plain model.
+"""Whatever producers send, and wherever hosts die, state and output are those of a plain model.
 
 Two shards read two journals and publish to two others. Producers send single messages, transactions,
 rollbacks and repeated messages. Hosts die at each of their actions, or hang there until another host has done
-their work, and then go on.
+their work, and then continue.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ class Crash(BaseException):
 
 @dataclass
 class Producer:
-    """A producer of one journal, and which of its messages are committed."""
-
     producer: ProducerId
     clock: int = 1 << 62
     acked: int = (1 << 62) - 1
@@ -68,7 +66,6 @@ class Producer:
     last: bytes = b""
 
     def send(self, what: str, key: str) -> bytes:
-        """Return the bytes that a producer appends."""
         match what:
             case "alone":
                 self.clock += 160
@@ -87,7 +84,7 @@ class Producer:
                 self.acked = self.clock
                 return self._message("", ACK_TXN)
             case "roll back" if self.open:
-                # As a producer whose commit failed: its clock is that of the last acknowledgement.
+                # Like a producer whose commit failed: its clock goes back to the last acknowledgement.
                 self.open.clear()
                 self.clock = self.acked
                 return self._message("", ACK_TXN)
@@ -104,8 +101,6 @@ class Producer:
 
 @dataclass(frozen=True)
 class Round:
-    """Messages, and what happens to a host that reads them."""
-
     messages: list[tuple[int, int, str, str]]
     """Journal, producer, what it sends, key."""
     point: str
@@ -139,8 +134,6 @@ OPTIONS = st.fixed_dictionaries(
 
 
 class World:
-    """Journals, producers and a database, which outlive hosts."""
-
     def __init__(self, broker: EmbeddedBroker, client: Client) -> None:
         prefix = f"consumer/{next(NUMBERS)}/"
         self.client = client
@@ -154,7 +147,7 @@ class World:
         return Producer(ProducerId(bytes([1, *uuid.uuid4().bytes[:5]])))
 
     def append(self, messages: list[tuple[int, int, str, str]]) -> None:
-        """Append what producers send, and to each journal a message that is committed."""
+        """Append what producers send, then a committed message to each journal."""
         content: defaultdict[int, bytes] = defaultdict(bytes)
         marks = [(journal, 9, "alone", "mark") for journal in range(len(self.sources))]
         for journal, producer, what, key in [*messages, *marks]:
@@ -163,7 +156,6 @@ class World:
             self.client.append(self.sources[journal], appended)
 
     def expected(self) -> dict[str, dict[str, int]]:
-        """Return the state that shards have to have."""
         found = {}
         for shard, journals in SHARDS.items():
             found[shard] = dict(
@@ -177,7 +169,6 @@ class World:
         return found
 
     def host(self, options: dict[str, object]) -> LocalHost:
-        """Return a host of both shards."""
         specs = [
             shard_spec(shard, [self.sources[at] for at in journals], **options)  # type: ignore[arg-type]  # Fields by name, of mixed types.
             for shard, journals in SHARDS.items()
@@ -187,7 +178,7 @@ class World:
         )
 
     def is_through(self, host: LocalHost, cancelled: Future[None]) -> bool:
-        """Wait until the shards have read everything; False if the host dies or hangs before."""
+        """Wait until the shards have read everything; return False if the host dies or hangs first."""
         for shard, journals in SHARDS.items():
             heads = {self.sources[at]: self.client.write_head(self.sources[at]) for at in journals}
             asked = ResolveArgs(shard, read_through=heads, timeout_s=WAIT_S, cancelled=cancelled)
@@ -203,30 +194,25 @@ class World:
 
 
 class Fate:
-    """What happens to a host at a point, in the thread that reaches it."""
-
     def __init__(self, *, hangs: bool) -> None:
         self.reached: Future[None] = Future()
         self._hangs = hangs
         self._released = threading.Event()
 
     def happen(self) -> None:
-        """Die or hang."""
         self.reached.set_result(None)
         if not self._hangs:
             raise Crash
         assert self._released.wait(WAIT_S)
 
     def release(self) -> None:
-        """Let who hangs go on."""
         self._released.set()
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """Serve all examples: each has journals of its own."""
     root, storage = tmp_path_factory.mktemp("broker"), StorageSettings(fsync=False)
-    # A slow machine is not what is tried here: appends may take their time.
+    # The test is not about slow machines, so it accepts slow appends.
     with EmbeddedBroker(root, storage=storage, serving=ServingSettings(min_append_rate=1)) as one:
         yield one
 
@@ -236,7 +222,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 def test_hosts_that_die_do_what_a_model_does(
     broker: EmbeddedBroker, rounds: list[Round], options: dict[str, object]
 ) -> None:
-    """Each committed message is in the state once, and each total is published once."""
     with Client(broker.endpoint) as client, ExitStack() as zombies:
         world = World(broker, client)
         for turn in rounds:
@@ -249,13 +234,13 @@ def test_hosts_that_die_do_what_a_model_does(
                 host.start()
                 through = world.is_through(host, fate.reached)
                 if through:
-                    # Its shards are idle, but a point may be reached by what follows the last report.
+                    # Its shards are idle, but work after the last report may still reach the point.
                     host.close()
         world.append([])
         with world.host(options) as last:
             assert world.is_through(last, Future())
             zombies.close()
-            # What went on meanwhile has changed nothing.
+            # The zombies have changed nothing.
             assert world.is_through(last, Future())
         assert world.database.state() == world.expected()
         totals = {

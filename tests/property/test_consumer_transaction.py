@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, transactions keep their order, and none is stuck."""
+"""In any order of events, transactions keep their order, and all of them finish."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from gazette_spark.errors import TransactionOrderError
 
 @dataclass
 class Txn:
-    """What happened to one transaction."""
-
     began_s: float
     limits: TransactionLimits
     messages: list[int] = field(default_factory=list)
@@ -31,8 +29,6 @@ class Txn:
 
 
 class Shard:
-    """A host that follows the machine, and a plain account of what is allowed."""
-
     def __init__(self, limits: list[TransactionLimits]) -> None:
         self.machine = Transactions()
         self.limits = limits
@@ -54,7 +50,7 @@ class Shard:
         self.deferred: int | None = None
 
     def settle(self) -> Next:
-        """Do what can be done without another event; return what is waited for."""
+        """Do everything that needs no further event; return what the host waits for."""
         while True:
             self.machine.tick(self.now_s)
             self.check()
@@ -67,7 +63,6 @@ class Shard:
                 return following
 
     def consume(self) -> None:
-        """Consume a message."""
         if self.open is None:
             self.open = Txn(self.now_s, self.limits[len(self.done) % len(self.limits)])
             self.machine.begin(self.now_s, self.open.limits)
@@ -82,10 +77,10 @@ class Shard:
         self.machine.consumed()
 
     def commit(self, following: Next) -> None:
-        """Start to commit, as nothing else is ready."""
+        """Start to commit, and check that this is allowed."""
         assert self.open is not None
         assert self.open.messages
-        # Never two commits, and never before the predecessor's acknowledgements.
+        # Never two commits at a time, nor one before the predecessor's acknowledgements.
         assert self.committed == self.acknowledged == len(self.done)
         assert self.now_s >= self.open.began_s + self.open.limits.min_s
         full = self.now_s >= self.open.began_s + self.open.limits.max_s
@@ -98,13 +93,11 @@ class Shard:
         self.pending = False
 
     def check(self) -> None:
-        """Compare the machine's states with the account."""
         assert (self.machine.prior is Prior.DONE) == (self.acknowledged == len(self.done))
         assert (self.machine.prior is Prior.COMMITTING) == (self.committed < len(self.done))
         assert (self.machine.present is Present.IDLE) == (self.open is None)
 
     def happen(self, event: tuple[str, int]) -> None:
-        """Let something happen, if it can."""
         kind, size = event
         match kind:
             case "messages" if self.machine.reads and not self.delivered and not self.closed:
@@ -132,7 +125,6 @@ class Shard:
                 self.closed = True
 
     def skip(self) -> None:
-        """Read a message that is not delivered."""
         self.skipped += 1
         match self.machine.skipped():
             case ReportSkipped.NOW:
@@ -175,13 +167,13 @@ LIMITS = st.builds(
 def test_transactions_keep_their_order(
     limits: list[TransactionLimits], events: list[tuple[str, int]]
 ) -> None:
-    """No event order breaks a rule, each message is in one transaction, and closing commits all of them."""
+    """No order of events breaks a rule, each message is in one transaction, and closing commits all."""
     shard = Shard(limits)
     shard.settle()
     for event in events:
         shard.happen(event)
         shard.settle()
-    # Not a single message is stuck: time and the store's answers are enough.
+    # No message is stuck: time and the store's answers are enough.
     for _ in range(200):
         if not shard.delivered and shard.open is None and shard.machine.prior is Prior.DONE:
             break
@@ -196,7 +188,6 @@ def test_transactions_keep_their_order(
 
 @given(LIMITS, st.lists(EVENTS, max_size=40))
 def test_closed_sources_end_soon(limits: TransactionLimits, events: list[tuple[str, int]]) -> None:
-    """However it stands, a shard whose sources are closed ends with time and the store's answers."""
     shard = Shard([limits])
     for event in events:
         shard.happen(event)
@@ -215,13 +206,13 @@ def test_closed_sources_end_soon(limits: TransactionLimits, events: list[tuple[s
 
 @given(st.lists(EVENTS, max_size=30), st.sampled_from(["start_commit", "committed", "acknowledged"]))
 def test_steps_out_of_order_change_nothing(events: list[tuple[str, int]], step: str) -> None:
-    """A host that commits, or hears of a commit, at the wrong time is told so."""
+    """A host that commits, or reports a commit, at the wrong time gets an error."""
     shard = Shard([TransactionLimits(1, 2)])
     for event in events:
         shard.happen(event)
         shard.settle()
     allowed = {
-        # The machine does not know what is pending; else it has committed what it could.
+        # The machine does not know what is pending; otherwise it has committed what it could.
         "start_commit": shard.pending and shard.open is not None,
         "committed": shard.machine.prior is Prior.COMMITTING,
         "acknowledged": shard.machine.prior is Prior.ACKING,

@@ -1,4 +1,4 @@
-"""Whatever a decoder is given, it returns a value or raises a GazetteError: nothing else leaves it.
+"""Whatever a decoder reads, it returns a value or raises a GazetteError, and no other error.
 
 A new decoder is a line in ``DECODERS``, with a text that it decodes. Each value and each key of a JSON text
 is replaced by values that have broken decoders before, and each text is changed at random.
@@ -56,7 +56,6 @@ NOW = 1_700_000_000.0
 
 
 def _signed(payload: str) -> str:
-    """Return a token with any payload, signed as a broker's clients sign."""
     parts = [b'{"alg":"HS256","typ":"JWT"}', payload.encode("utf-8", "surrogatepass")]
     signed = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts)
     digest = base64.urlsafe_b64encode(hmac.digest(KEY, signed, "sha256")).rstrip(b"=")
@@ -294,7 +293,7 @@ HOLE = "\x01hole"
 
 
 def _with_holes(value: Any) -> Iterator[Any]:
-    """Yield a JSON value with one of its values, or keys, replaced by a hole, for each of them."""
+    """Yield a JSON value once for each of its values and keys, with that one replaced by a hole."""
     yield HOLE
     if isinstance(value, dict):
         for key, each in value.items():
@@ -309,13 +308,13 @@ def _with_holes(value: Any) -> Iterator[Any]:
 
 
 def _escape(decode: Callable[[str], object], text: str) -> str | None:
-    """Return what leaves a decoder that is neither a value nor a GazetteError."""
+    """Describe an error that is not a GazetteError, or that cannot be printed; None if there is none."""
     try:
         decode(text)
     except GazetteError as error:
         try:
             str(error).encode()
-        except UnicodeEncodeError:  # Neither a log nor a terminal could show it.
+        except UnicodeEncodeError:  # Neither a log nor a terminal can print it.
             return ascii(f"{error} for {text[:120]}")
     except Exception as error:  # noqa: BLE001 - whatever it is, the test names it
         return ascii(f"{type(error).__name__}: {str(error)[:80]} for {text[:120]}")
@@ -324,7 +323,7 @@ def _escape(decode: Callable[[str], object], text: str) -> str | None:
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_hostile_value_anywhere_is_a_value_or_an_error(name: str) -> None:
-    """Deep nesting, lone surrogates, endless numbers and other types are read or refused by name."""
+    """Deep nesting, lone surrogates, huge numbers and other types are read, or refused with a named error."""
     decode, texts = DECODERS[name]
     found: set[str | None] = set()
     for text in texts:
@@ -333,7 +332,7 @@ def test_a_hostile_value_anywhere_is_a_value_or_an_error(name: str) -> None:
             templates = {json.dumps(each, ensure_ascii=False) for each in _with_holes(json.loads(text))}
         except ValueError:
             templates = {json.dumps(HOLE)}
-        # YAML's parser is slow: half a second for the first one.
+        # YAML's parser is slow: the first value takes half a second.
         hostile_values = HOSTILE[1::3] if name.endswith("YAML") else HOSTILE
         for template in templates:
             found |= {_escape(decode, template.replace(json.dumps(HOLE), each)) for each in hostile_values}
@@ -343,7 +342,6 @@ def test_a_hostile_value_anywhere_is_a_value_or_an_error(name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 @given(data=st.data())
 def test_a_text_changed_at_random_is_a_value_or_an_error(name: str, data: st.DataObject) -> None:
-    """Any part of a text is replaced by any other."""
     decode, texts = DECODERS[name]
     text = data.draw(st.sampled_from(texts))
     low = data.draw(st.integers(0, len(text)))

@@ -1,4 +1,4 @@
-"""A history says the same, searched from its newest commit or followed from an older one."""
+"""A search from the newest commit and an incremental walk from an older one find the same state."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ HERE = (JournalOffsets({"a": 0}),)
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[HistoryRow]:
-    """Commits of two writers and of others, RESTORE and replacement among them; oldest first.
+    """Draw commits of two writers and of others, with RESTORE and replacement among them; oldest first.
 
-    "compaction" is Delta's own after a commit: it carries the commit's entry once more.
+    "compaction" is Delta's own after a commit: it repeats the commit's entry.
     """
     rows: list[HistoryRow] = []
     newest: dict[str, str | None] = {"app": None, "other": None}
@@ -41,7 +41,7 @@ def histories(draw: st.DrawFn) -> list[HistoryRow]:
 
 
 def searched(rows: list[HistoryRow]) -> LedgerState:
-    """The state by a search, without what only its errors tell."""
+    """Return the state as a search finds it, without the fields that only its errors use."""
     state = find_state(rows[::-1], "app", table="t", complete=True)
     assert state is not None
     return replace(state, jumps=())
@@ -49,7 +49,6 @@ def searched(rows: list[HistoryRow]) -> LedgerState:
 
 @given(histories(), st.data())
 def test_following_a_history_is_searching_it(rows: list[HistoryRow], data: st.DataObject) -> None:
-    """A history that is followed gives what a search finds, unless something was undone since."""
     cut = data.draw(st.integers(1, len(rows)))
     state = advanced(searched(rows[:cut]), rows[cut:], "app")
     undone = any(row.operation in {"RESTORE", "REPLACE TABLE"} for row in rows[cut:])

@@ -1,4 +1,4 @@
-"""Shows that no sequence of faults makes a reader lose, double or reorder a byte."""
+"""No sequence of faults makes a reader lose, duplicate or reorder a byte."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ orders = st.lists(st.one_of(breaks, ends, refusals), max_size=6)
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a broker whose journal has CONTENT in several fragments."""
     root = tmp_path_factory.mktemp("faulty")
     with (
         EmbeddedBroker(root, faults=FAULTS, serving=ServingSettings(chunk_bytes=777)) as broker,
@@ -45,7 +44,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 )
 @given(orders=orders, offset=st.integers(0, len(CONTENT) - 1))
 def test_a_read_is_exact_whatever_fails(client: Client, orders: list[tuple[str, int]], offset: int) -> None:
-    """Reads that break, end early or are refused add up to the bytes asked for, once each and in order."""
     FAULTS.clear()
     for kind, after_bytes in orders:
         if kind == "break":

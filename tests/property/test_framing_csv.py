@@ -1,4 +1,4 @@
-"""The two parsers of CSV give the same rows, and no row depends on others."""
+"""The two CSV parsers give the same rows, and each row depends on its own record only."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ texts = st.one_of(
 
 
 def quoted(text: str) -> str:
-    """Return a quoted field."""
     return '"' + text.replace('"', '""') + '"'
 
 
@@ -63,14 +62,13 @@ records = st.one_of(
 
 
 def block_of(found: list[bytes], end: bytes = b"\n") -> Block:
-    """Return a block of these records, blank lines between them."""
     data = b"\n\r\n".join(record + end for record in found)
     cut = CSV.cut(data, 1000)
     return Block("a/journal", 1000, data, cut.starts, cut.ends)
 
 
 def parsed(block: Block, *, fast: bool = True, mode: str = "PERMISSIVE") -> list[dict[str, Any]]:
-    """Return rows, instants as numbers: Python has no year 0."""
+    """Return rows with instants as numbers, because Python has no year 0."""
     batches = list(CsvParser(CsvFormat(SCHEMA, mode), fast=fast).record_batches([block]))
     table = pa.Table.from_batches(batches, SCHEMA)
     table.validate(full=True)
@@ -85,7 +83,6 @@ def parsed(block: Block, *, fast: bool = True, mode: str = "PERMISSIVE") -> list
 @example(b",".join([b"2024-01-01 00:00:00"] * WIDTH), b"\r\n")
 @settings(max_examples=examples(100), deadline=None)
 def test_halves_agree(record: bytes, end: bytes) -> None:
-    """A record's row is that of the record parser, whether the block parser takes it or not."""
     block = block_of([record], end)
     assert repr(parsed(block)) == repr(parsed(block, fast=False))
 
@@ -93,7 +90,6 @@ def test_halves_agree(record: bytes, end: bytes) -> None:
 @given(st.lists(records, min_size=1, max_size=60), st.integers(0, 60))
 @settings(max_examples=examples(50), deadline=None)
 def test_a_row_depends_on_its_record_alone(found: list[bytes], at: int) -> None:
-    """A block parses to what its parts parse to, and to as many rows as it has records."""
     block = block_of(found)
     at = min(at, len(block))
     whole = parsed(block)
@@ -106,9 +102,8 @@ def test_a_row_depends_on_its_record_alone(found: list[bytes], at: int) -> None:
 @given(st.lists(st.text(alphabet=st.characters(blacklist_categories=["Cs"]), max_size=8), min_size=2))
 @example(["", "\r"])
 def test_what_pythons_writer_writes_is_read(fields: list[str]) -> None:
-    """Any fields at all come back, whatever has to be quoted."""
     out = io.StringIO()
-    # A field with a character of the line's end is quoted.
+    # A field with a character of the line terminator is quoted.
     csv.writer(out, lineterminator="\r\n").writerow(fields)
     found, count = split(out.getvalue().removesuffix("\r\n"), SPARK_STYLE, len(fields))
     assert ([text for text, _ in found], count) == (fields, len(fields))
@@ -120,7 +115,6 @@ def test_what_pythons_writer_writes_is_read(fields: list[str]) -> None:
 )
 @settings(deadline=None)
 def test_other_separators_and_quotes(rows: list[list[str]], style: tuple[str, str]) -> None:
-    """Frame and split records as the comma and the double quote do."""
     separator, quote = style
     out = io.StringIO()
     csv.writer(out, delimiter=separator, quotechar=quote, lineterminator="\n").writerows(rows)

@@ -1,4 +1,4 @@
-"""The two parsers of JSON give the same rows, and no row depends on others."""
+"""The two JSON parsers give the same rows, and each row depends on its own record only."""
 
 from __future__ import annotations
 
@@ -69,7 +69,6 @@ spaces = st.sampled_from(["", "", "", " ", "\t", " \r "])
 
 
 def joined(parts: list[str], brackets: str) -> str:
-    """Return JSON text of an array or object."""
     return brackets[0] + ",".join(parts) + brackets[1]
 
 
@@ -96,7 +95,6 @@ FITTING = {
 
 @st.composite
 def members(draw: st.DrawFn) -> str:
-    """One member of a record, more often than not of the column's type."""
     name = draw(st.sampled_from([*NAMES, "other"]))
     value = draw(st.one_of(FITTING.get(name, numbers), FITTING.get(name, numbers), values))
     return f"{json.dumps(name)}{draw(spaces)}:{draw(spaces)}{value}"
@@ -113,7 +111,6 @@ records = st.one_of(
 
 
 def block_of(found: list[bytes], offset: int = 1000) -> Block:
-    """Return a block of these records."""
     data = b"".join(record + b"\n" for record in found)
     return Block("a/journal", offset, data, *line_spans(data))
 
@@ -124,7 +121,7 @@ RESCUING = SCHEMA.append(pa.field("rest", pa.string()))
 def parsed(
     block: Block, *, fast: bool = True, mode: str = "PERMISSIVE", schema: pa.Schema = SCHEMA
 ) -> list[dict[str, Any]]:
-    """Return rows, instants as numbers: Python has no year 0."""
+    """Return rows with instants as numbers, because Python has no year 0."""
     wanted = JsonFormat(schema, mode, rescued_column="rest")
     batches = list(JsonParser(wanted, fast=fast).record_batches([block]))
     table = pa.Table.from_batches(batches, schema)
@@ -144,7 +141,6 @@ def parsed(
 @given(st.lists(records, min_size=1, max_size=100), st.integers(0, 100))
 @settings(max_examples=examples(50), deadline=None)
 def test_a_row_depends_on_its_record_alone(found: list[bytes], at: int) -> None:
-    """A block parses to what its parts parse to, and to as many rows as it has records."""
     block = block_of(found)
     at = min(at, len(found))
     whole = parsed(block)
@@ -172,7 +168,6 @@ moments_or_not = st.one_of(
 
 @st.composite
 def rows_of_one_shape(draw: st.DrawFn) -> list[bytes]:
-    """Records with the same fields in the same order, most of them of the columns' types."""
     kinds: dict[str, st.SearchStrategy[str]] = {
         "whole": st.integers(-100, 100).map(str),
         "day": moments_or_not,
@@ -197,7 +192,7 @@ def rows_of_one_shape(draw: st.DrawFn) -> list[bytes]:
 @given(rows_of_one_shape(), st.sampled_from(DIALECTS))
 @settings(max_examples=examples(80), deadline=None)
 def test_texts_are_converted_alike(found: list[bytes], dialect: JsonDialect) -> None:
-    """Dates and timestamps convert alike at once and text by text, whatever the options."""
+    """A whole column of dates or timestamps converts like its single texts, whatever the options."""
 
     def rows(*, fast: bool) -> list[dict[str, Any]]:
         wanted = JsonFormat(FLAT.append(SCHEMA.field("_corrupt_record")), dialect=dialect)
@@ -214,7 +209,6 @@ def test_texts_are_converted_alike(found: list[bytes], dialect: JsonDialect) -> 
 @given(st.lists(records, min_size=1, max_size=40))
 @settings(max_examples=examples(50), deadline=None)
 def test_modes_agree_on_what_is_malformed(found: list[bytes]) -> None:
-    """DROPMALFORMED drops exactly the rows that PERMISSIVE marks."""
     kept = [row for row in parsed(block_of(found)) if row["_corrupt_record"] is None]
     assert repr(parsed(block_of(found), mode="DROPMALFORMED")) == repr(kept)
 
@@ -227,7 +221,6 @@ def test_modes_agree_on_what_is_malformed(found: list[bytes]) -> None:
 @example(b'{"whole":"x","whole":7}')
 @settings(max_examples=examples(100), deadline=None)
 def test_halves_agree(record: bytes) -> None:
-    """A record's row is that of the reference parser, whoever reads it, with rescued fields and without."""
     (fast,) = parsed(block_of([record]), schema=RESCUING)
     (exact,) = parsed(block_of([record]), schema=RESCUING, fast=False)
     assert repr(fast) == repr(exact)

@@ -1,4 +1,4 @@
-"""The reference parser of JSON gives the rows that Python's own parser gives, whatever the bytes."""
+"""The reference JSON parser gives the rows that Python's own parser gives, whatever the bytes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ class MisfitError(Exception):
 
 
 class Written:
-    """A value that a column of strings takes as it is written."""
-
     def __init__(self, value: Any) -> None:
         self.value = value
 
@@ -50,13 +48,10 @@ class Written:
 
 
 class Reader:
-    """Reads one record as obviously as can be."""
-
     def __init__(self) -> None:
         self.fine = True
 
     def members(self, pairs: list[tuple[str, Any]], fields: list[pa.Field]) -> dict[str, Any]:
-        """Return the fields of an object."""
         found: dict[str, Any] = {field.name: None for field in fields}
         kinds = {field.name: field.type for field in fields}
         for name, value in pairs:
@@ -68,7 +63,7 @@ class Reader:
         return found
 
     def value(self, value: Any, kind: pa.DataType) -> Any:  # noqa: PLR0911 - one for each kind.
-        """Return a value, in which objects are tuples of pairs; MisfitError when it does not fit."""
+        """Return a value with objects as tuples of pairs; raise MisfitError if it does not fit."""
         match value:
             case None:
                 return None
@@ -91,7 +86,7 @@ class Reader:
         raise MisfitError
 
     def tried(self, value: Any, kind: pa.DataType) -> Any:
-        """Return an item, or MisfitError: the others are looked at all the same."""
+        """Return an item or a MisfitError, because the remaining items are read in either case."""
         try:
             return self.value(value, kind)
         except MisfitError:
@@ -99,15 +94,12 @@ class Reader:
 
     @staticmethod
     def all_of(items: list[Any]) -> list[Any]:
-        """Return the items if they all fit."""
         if MisfitError in items:
             raise MisfitError
         return items
 
 
 def expected(record: bytes) -> dict[str, Any]:
-    """Return a record's row by Python's parser."""
-
     def refused(text: str) -> object:
         raise ValueError(text)
 
@@ -141,7 +133,6 @@ leaves = st.one_of(
 
 
 def objects(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Return objects of some values."""
     member = st.tuples(spaces, names, spaces, spaces, values, spaces).map(
         lambda parts: f"{parts[0]}{parts[1]}{parts[2]}:{parts[3]}{parts[4]}{parts[5]}"
     )
@@ -159,7 +150,7 @@ values = st.recursive(
 
 @st.composite
 def records(draw: st.DrawFn) -> bytes:
-    """Objects, one in three with a byte that is put in, left out or another."""
+    """Draw objects; one in three has a byte inserted, removed or changed."""
     record = bytearray(draw(objects(values)).encode("utf-8", "surrogatepass"))
     if draw(st.integers(0, 2)) == 0:
         at = draw(st.integers(0, len(record) - 1))
@@ -169,7 +160,7 @@ def records(draw: st.DrawFn) -> bytes:
 
 
 def framed(found: list[bytes]) -> Block:
-    """Return records with a byte before each, for those may have newlines."""
+    """Return records with a byte before each, because they may contain newlines."""
     ends = [0]
     for record in found:
         ends.append(ends[-1] + 1 + len(record))
@@ -184,7 +175,7 @@ def framed(found: list[bytes]) -> Block:
 @example([b'{"l":[{"n":1},null,{"n":"x"}],"o":{"b":[true,null]}}', b'{"l":[[]]}', b'{"o":[]}'])
 @settings(max_examples=examples(60), deadline=None)
 def test_rows_are_those_of_pythons_parser(found: list[bytes]) -> None:
-    """Records that are JSON have their values, others none, and none changes another's row."""
+    """JSON records have their values, other records have none, and no record changes another's row."""
     strict = JsonFormat(SCHEMA, dialect=STRICT)
     (batch,) = JsonParser(strict, fast=False).record_batches([framed(found)])
     batch.validate(full=True)
@@ -194,7 +185,6 @@ def test_rows_are_those_of_pythons_parser(found: list[bytes]) -> None:
 
 @given(records())
 def test_what_is_read_without_recursion_is_the_same(record: bytes) -> None:
-    """Values, where they end, and mistakes are those of Python's parser."""
     text, decoder = record.decode("utf-8", "replace"), json.JSONDecoder(object_pairs_hook=tuple)
     outcomes: list[tuple[Any, int]] = []
     for decode in (decoder.raw_decode, partial(decode_without_recursion, decoder)):

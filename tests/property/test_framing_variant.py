@@ -1,6 +1,6 @@
 """Variants have the bytes that PySpark's own builder makes of the same JSON.
 
-Names past U+FFFF are left out: it sorts them as Python does, the JVM's builder as Java does.
+Names past U+FFFF are left out: PySpark's builder sorts them as Python does, the JVM's as Java does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql.types import VariantVal
 from gazette_spark._formats.variant import encode
 from tests.rig.examples import examples
 
-# What Python writes of a double may have no exponent and many digits: a decimal in a variant.
+# Python may print a double without an exponent and with many digits: a decimal in a variant.
 numbers = st.one_of(
     st.integers(-(2**70), 2**70).map(str),
     st.integers(-300, 300).map(str),
@@ -43,6 +43,6 @@ values = st.recursive(
 @example("[" + ",".join([f'"{"x" * 300}"'] * 300) + "]")
 @settings(max_examples=examples(100), deadline=None)
 def test_bytes_are_those_of_pyspark(text: str) -> None:
-    """Both parts equal PySpark's, for objects that repeat no name."""
+    """Both parts equal PySpark's, for objects without repeated names."""
     expected = VariantVal.parseJson(text)
     assert encode(text) == {"value": expected.value, "metadata": expected.metadata}

@@ -52,7 +52,7 @@ chunk_sizes = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
 @st.composite
 def cases(draw: st.DrawFn, name: str) -> tuple[FakeJournal, Found]:
-    """A journal whose content ends with a record, arriving in odd chunks, and what is in it."""
+    """Draw a journal that ends with a whole record and arrives in uneven chunks, and its records."""
     content, base = draw(contents[name]), draw(st.integers(0, 50))
     end = read(name, content, base).boundaries[-1]
     journal = FakeJournal(content[: end - base], base, (), draw(chunk_sizes))
@@ -63,7 +63,6 @@ ROWS = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
 
 
 def rows_of(journal: FakeJournal, piece: Piece, block_bytes: int, *, fail: bool = True) -> list[Row]:
-    """Scan a piece, return offsets, values and end offsets."""
     framing = FAST[piece.framing]
     scan = PieceScan(journal, piece, fail_on_data_loss=fail, block_bytes=block_bytes, framing=framing)
     found: list[Row] = []
@@ -77,7 +76,6 @@ def rows_of(journal: FakeJournal, piece: Piece, block_bytes: int, *, fail: bool 
 
 
 def pieces_at(name: str, begin: int, end: int, cuts: list[int]) -> list[Piece]:
-    """Return the pieces of a range cut at these offsets."""
     anchored = FAST[name].anchored
     edges = [begin, *sorted({cut for cut in cuts if begin < cut < end}), end]
     return [
@@ -97,7 +95,7 @@ def pieces_at(name: str, begin: int, end: int, cuts: list[int]) -> list[Piece]:
 @settings(deadline=None)
 @given(st.data(), st.integers(1, 60))
 def test_any_cut_gives_the_same_records(name: str, data: st.DataObject, block_bytes: int) -> None:
-    """Pieces cut at any byte, or where records begin if the framing is anchored, have each record once."""
+    """Unanchored framings may be cut at any byte, anchored ones at records; each record comes out once."""
     journal, found = data.draw(cases(name))
     begin, end = journal.base, journal.base + len(journal.content)
     places = st.sampled_from(found.boundaries) if FAST[name].anchored else st.integers(begin, end)
@@ -110,7 +108,6 @@ def test_any_cut_gives_the_same_records(name: str, data: st.DataObject, block_by
 @settings(deadline=None)
 @given(st.data())
 def test_a_cut_inside_a_record_is_never_unseen(name: str, data: st.DataObject) -> None:
-    """A piece ends in an error if the fragment edge after it is no record's edge."""
     journal, found = data.draw(cases(name))
     begin, end = journal.base, journal.base + len(journal.content)
     edges = data.draw(st.lists(st.integers(begin, end), max_size=6))
@@ -129,7 +126,7 @@ def test_a_cut_inside_a_record_is_never_unseen(name: str, data: st.DataObject) -
 
 
 def longest_of(found: Found, content: bytes) -> int:
-    """Return the least limit that lets all records pass, and a carriage return on a blank line."""
+    """Return the lowest limit that lets all records pass, and a carriage return on a blank line."""
     return max([1, *(len(value) for _, value, _ in found.records), len(content) - found.boundaries[-1]])
 
 
@@ -137,7 +134,6 @@ def longest_of(found: Found, content: bytes) -> int:
 @settings(deadline=None)
 @given(st.data(), st.integers(1, 8))
 def test_ends_are_the_largest_boundaries(name: str, data: st.DataObject, window_bytes: int) -> None:
-    """A batch ends at the largest boundary up to its limit, or else at the first one after it."""
     content = data.draw(contents[name])
     found = read(name, content)
     begin = data.draw(st.sampled_from(found.boundaries))
@@ -151,7 +147,7 @@ def test_ends_are_the_largest_boundaries(name: str, data: st.DataObject, window_
         after = limited_end(window, begin, end, len(content), LONG, framing=FAST[name])
     if got > begin or end == len(content):
         assert after == got
-    elif name != "none":  # There the planner always admits a byte, and any byte ends a batch.
+    elif name != "none":  # The planner always admits a byte, and any byte ends a batch.
         assert after in found.boundaries
         assert sum(begin < stop <= after for _, _, stop in found.records) <= 1
         assert after > begin or found.boundaries[-1] == begin
@@ -161,7 +157,6 @@ def test_ends_are_the_largest_boundaries(name: str, data: st.DataObject, window_
 @settings(deadline=None)
 @given(st.data())
 def test_a_window_tells_the_truth_or_nothing(name: str, data: st.DataObject) -> None:
-    """Every statement about a window that begins anywhere is true, whatever stands before it."""
     content = data.draw(contents[name])
     found = read(name, content)
     begin = data.draw(st.integers(0, len(content)))
@@ -178,7 +173,6 @@ def test_a_window_tells_the_truth_or_nothing(name: str, data: st.DataObject) -> 
     st.data(),
 )
 def test_frames_out_of_step_are_skipped_and_counted(parts: list[bytes], data: st.DataObject) -> None:
-    """Bytes that begin no frame are skipped to the next magic word, however the bytes arrive."""
     content = b"".join(parts)
     content = content[: read("fixed", content).boundaries[-1]]
     found = read("fixed", content)
@@ -205,7 +199,7 @@ def test_frames_out_of_step_are_skipped_and_counted(parts: list[bytes], data: st
 @settings(deadline=None)
 @given(st.data(), st.integers(1, 30))
 def test_a_hole_takes_the_record_it_cuts(name: str, data: st.DataObject, block_bytes: int) -> None:
-    """All records before a hole come out, and all after it; the first line after it may be half of one."""
+    """All other records come out; the first line after the hole may be the second half of one."""
     journal, _ = data.draw(cases(name))
     begin, end = journal.base, journal.base + len(journal.content)
     low = data.draw(st.integers(begin, end))
@@ -221,6 +215,6 @@ def test_a_hole_takes_the_record_it_cuts(name: str, data: st.DataObject, block_b
 
 @names
 def test_nothing_is_no_record(name: str) -> None:
-    """Spans of no records are arrays of 64-bit numbers all the same."""
+    """The spans of zero records are still arrays of 64-bit numbers."""
     cut = FAST[name].cut(b"", 0)
     assert (cut.starts.dtype.name, cut.ends.dtype.name, cut.size) == ("int64", "int64", 0)

@@ -1,4 +1,4 @@
-"""Whatever kills the writer of an Iceberg table or meddles with the table, each row is there once."""
+"""Whatever kills the writer of an Iceberg table or changes the table, each row is there once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow
     ("seed", "steps"), [(1, 4), *(pytest.param(seed, 40, marks=pytest.mark.soak) for seed in range(2, 14))]
 )
 def test_no_schedule_loses_or_doubles_a_row(tmp_path: Path, seed: int, steps: int) -> None:
-    """Drivers that are killed, lost and copied checkpoints, two drivers, rollbacks, expiries, others."""
     crashes = IcebergCrashes(tmp_path, seed)
     crashes.run(steps)
     assert crashes.crashes > 0

@@ -1,4 +1,4 @@
-"""Verdicts and storage agree with Burrow's words, followed slowly, on random windows and requests."""
+"""Verdicts and storage follow Burrow's documented rules, on random windows and requests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ times_ms = st.integers(-2, 16).map(lambda quarters: NOW_S * 1000 + 250 * quarter
 
 
 def plain(commit: OffsetCommit | None) -> burrow.Commit | None:
-    """Return a commit as the oracle has it."""
     if commit is None:
         return None
     return burrow.Commit(commit.offset, commit.timestamp_ms, commit.observed_ms, commit.lag)
@@ -62,7 +61,6 @@ def plain(commit: OffsetCommit | None) -> burrow.Commit | None:
 def expected(
     window: PartitionWindow, now_ms: int, wanted: tuple[int, float]
 ) -> tuple[str, float, burrow.Commit | None, burrow.Commit | None]:
-    """Return the oracle's verdict."""
     status, complete, start, end = burrow.partition_verdict(
         [plain(slot) for slot in window.offset_commits],
         list(window.broker_offsets),
@@ -79,7 +77,6 @@ def expected(
 def test_partitions_are_judged_as_the_words_say(
     window: PartitionWindow, now_ms: int, wanted: tuple[int, float]
 ) -> None:
-    """Status, completeness, first and last commit are the oracle's."""
     got = evaluate_partition(window, now_ms, Thresholds(*wanted))
     assert (got.status.name, got.complete, plain(got.start), plain(got.end)) == expected(
         window, now_ms, wanted
@@ -90,7 +87,6 @@ def test_partitions_are_judged_as_the_words_say(
 def test_groups_are_judged_as_the_words_say(
     parts: list[PartitionWindow], now_ms: int, wanted: tuple[int, float]
 ) -> None:
-    """Status, sums, completeness and the worst partition are the oracle's."""
     got = evaluate_group("c", "g", parts, now_ms, Thresholds(*wanted))
     verdicts = [expected(part, now_ms, wanted) for part in parts]
     figures = burrow.group_verdict(
@@ -109,7 +105,6 @@ def test_groups_are_judged_as_the_words_say(
 def test_a_recording_has_the_verdict_of_what_was_recorded(
     parts: list[PartitionWindow], now_ms: int, wanted: tuple[int, float]
 ) -> None:
-    """Windows written as JSON and read again are judged alike."""
     recording = {
         "now_ms": now_ms,
         "allowed_lag": wanted[0],
@@ -146,14 +141,13 @@ SLOTS = 10
 
 
 def padded(window: PartitionWindow) -> PartitionWindow:
-    """Return a window of a ring of ``SLOTS``, whose lag is what its commits and heads give."""
+    """Return a window of a ring of ``SLOTS``, whose lag follows from its commits and heads."""
     unused = (None,) * (SLOTS - len(window.offset_commits))
     lag = window.current_lag if any(window.offset_commits) else 0
     return replace(window, offset_commits=unused + tuple(window.offset_commits), current_lag=lag)
 
 
 def columns_of(parts: list[PartitionWindow]) -> WindowColumns:
-    """Return windows as columns."""
     kept = [[slot for slot in part.offset_commits if slot is not None] for part in parts]
     rows = [
         (0, each.offset, each.timestamp_ms, each.observed_ms, -1 if each.lag is None else each.lag)
@@ -182,7 +176,6 @@ def columns_of(parts: list[PartitionWindow]) -> WindowColumns:
 def test_columns_are_judged_as_windows_are(
     parts: list[PartitionWindow], now_ms: int, wanted: tuple[int, float]
 ) -> None:
-    """Every field of every verdict, and of the group's, is that of the rules one by one."""
     got = evaluate_columns("c", "g", columns_of(parts), now_ms, Thresholds(*wanted))
     one_by_one = evaluate_group("c", "g", parts, now_ms, Thresholds(*wanted))
     assert replace(got, partitions=tuple(got.partitions)) == one_by_one
@@ -192,7 +185,7 @@ def test_columns_are_judged_as_windows_are(
 
 @given(st.integers(1, 5_000), st.integers(1, 5_000))
 def test_shares_are_printed_short_and_lose_nothing(part: int, whole: int) -> None:
-    """The printed text is the same 32-bit float, in no more digits than NumPy needs."""
+    """The printed text parses to the same 32-bit float, and has no more digits than NumPy needs."""
     share = np.float32(min(part, whole)) / np.float32(whole)
     assert float32(shortest(float(share))) == float(share)
     assert shortest(float(share)) == float(str(share))
@@ -223,7 +216,6 @@ steps = st.lists(
 def test_storage_keeps_what_the_words_say(
     slots: int, min_distance_s: int, expire_s: int, requests: list[tuple[int, tuple[Any, ...]]]
 ) -> None:
-    """Commits in any order, by a clock that may go back, leave the windows that the oracle's rings have."""
     history = History(HistoryOptions(slots, min_distance_s, expire_s), ["c"])
     storage = burrow.Storage(slots, min_distance_s, expire_s)
     now_ms = NOW_S * 1000
@@ -254,7 +246,6 @@ def test_storage_keeps_what_the_words_say(
 
 
 def stored(topics: dict[str, list[PartitionWindow]] | None) -> list[Any] | None:
-    """Return windows, write heads and lags of the only topic."""
     if topics is None:
         return None
     return [
@@ -264,14 +255,13 @@ def stored(topics: dict[str, list[PartitionWindow]] | None) -> list[Any] | None:
 
 
 def shown(parts: list[Any] | None) -> list[Any] | None:
-    """Return the oracle's, without the orders, which are never shown."""
+    """Return the oracle's commits without their orders, which responses never show."""
     if parts is None:
         return None
     return [([slot and unordered(slot) for slot in window], heads, lag) for window, heads, lag in parts]
 
 
 def unordered(commit: burrow.Commit) -> burrow.Commit:
-    """Return the commit without its order."""
     return burrow.Commit(commit.offset, commit.timestamp, commit.observed, commit.lag)
 
 
@@ -279,7 +269,6 @@ def unordered(commit: burrow.Commit) -> burrow.Commit:
 def test_bad_only_drops_nothing_but_what_is_fine(
     parts: list[PartitionWindow], now_ms: int, wanted: tuple[int, float]
 ) -> None:
-    """The short answer is the long one without the partitions that are OK."""
     status = evaluate_group("c", "g", parts, now_ms, Thresholds(*wanted))
     everything, bad = group_json(status, show_all=True), group_json(status, show_all=False)
     assert bad.pop("partitions") == [each for each in everything.pop("partitions") if each["status"] != "OK"]
@@ -295,7 +284,7 @@ def test_bad_only_drops_nothing_but_what_is_fine(
 def test_a_history_read_back_is_that_of_who_watched(
     course: list[tuple[int, int, int]], intervals: int, min_distance_s: int
 ) -> None:
-    """Commits with heads that batches saw give the window of a monitor which saw those just then."""
+    """A window that is read back from commits equals that of a monitor which saw the same heads live."""
     options = HistoryOptions(intervals=intervals, min_distance_s=min_distance_s)
     watched, read_back = History(options, ["c"]), History(options, ["c"])
     read_back.add_broker_offset("c", "t", 0, 99, partition_count=1, timestamp_ms=NOW_S * 1000)

@@ -1,12 +1,12 @@
-"""Whatever writers, crashes, copies, RESTOREs and clean-ups do, in whatever order: each row is there once.
+"""In any order of writes, crashes, copies, RESTOREs and clean-ups, each row is in the table once.
 
 The model (:mod:`tests.rig.ledger_model`) is a table of either format, and queries of one to three sources:
 journals, and others whose positions are texts that a new checkpoint repeats. Some keep state: they emit in
 one batch what they read in the one before. Some have one of two tables of dead letters. Each look at a table
 and each commit is a step, and the steps of all writers interleave freely. A writer crashes by being dropped.
 
-Each decision is held against an obvious one, which compares identities of rows: the table's and the batch's.
-Each record is in the main table or in one for dead letters, once, after each commit to either.
+Each decision is compared with an obvious one, which compares identities of rows: the table's and the batch's.
+After each commit to either, each record is once in the main table or in one for dead letters.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ PERMISSIONS = st.builds(Allowed, trim=st.booleans(), restart=st.sampled_from([Fa
 
 @pytest.fixture(autouse=True, scope="module")
 def short_entries() -> Iterator[None]:
-    """Have most entries stored as what moved, and some with all positions."""
+    """Store most entries as deltas, and some with all positions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entry_module, "FEW_JOURNALS", 0)
         patch.setattr(entry_module, "MAX_DELTAS", 3)
@@ -147,11 +147,11 @@ class Over(Exception):  # noqa: N818 - it is no error.
 
 
 class OtherJournalError(Exception):
-    """The source of a query has found another journal than it has read."""
+    """The source of a query has found a different journal from the one it has read."""
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Journals and other sources that grow, one table, two for dead letters, any number of writers."""
+    """Growing sources, one table, two tables of dead letters, and any number of writers."""
 
     table_type: type[SinkTable] = SinkTable
 
@@ -186,7 +186,6 @@ class LedgerMachine(RuleBasedStateMachine):
         """Attempts to write the main table that did not land."""
 
     def teardown(self) -> None:
-        """Tell what happened."""
         for each in sorted(self.seen):
             event(each)
 
@@ -194,18 +193,17 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize(committed=st.sampled_from([False, False, True]), letters=st.sampled_from(["d1", None]))
     def read_committed(self, committed: bool, letters: str | None = None) -> None:
-        """Choose what most queries read, the first one too, which has not read yet."""
+        """Choose the isolation of most queries, and of the first one, which has not read yet."""
         self.committed = committed
         for writer in self.writers:
             writer.committed, writer.letters = committed, letters
             self.restrict(writer)
 
     def restrict(self, writer: Writer) -> None:
-        """Take from a writer what the format of the table does not do; mutants have no other table."""
+        """Remove from a writer what the table format does not support; mutants have no other format."""
 
     @rule(source=st.sampled_from([*JOURNALS, *JOURNALS, *FOREIGN]), size=st.integers(1, 9))
     def grow(self, source: str, size: int) -> None:
-        """A source gets more records."""
         self.heads[source] += size
         if source in JOURNALS:
             self.content[source] += bytes([self.created[source]]) * size
@@ -218,7 +216,7 @@ class LedgerMachine(RuleBasedStateMachine):
         happens=st.sampled_from([True, False, False, False]),
     )
     def create_again(self, data: st.DataObject, journal: str, stored: str, size: int, happens: bool) -> None:
-        """A journal is deleted and created again over what is stored of it, and gets more records."""
+        """Delete a journal, create it again over its stored fragments, and append more records."""
         if happens and self.revision < 255:
             self.revision += 1
             self.created[journal] = self.revision
@@ -259,10 +257,10 @@ class LedgerMachine(RuleBasedStateMachine):
         second: int | None,
         steps: int,
     ) -> None:
-        """A query without a checkpoint, told to continue the table or not.
+        """Start a query without a checkpoint, which may be allowed to continue the table.
 
-        It may be of another isolation than most, and know the states of the query before it. It has dead
-        letters only where the sink takes them.
+        Its isolation may differ from most, and it may know the states of the query before it. It has dead
+        letters only where the sink accepts them.
         """
         if all(isinstance(source, str) for source in sources):
             sources = (*sources, frozenset(JOURNALS))
@@ -295,7 +293,6 @@ class LedgerMachine(RuleBasedStateMachine):
         self.take_steps(data, writer, steps)
 
     def undone(self) -> Positions:
-        """Where the rows began of a table that was restored to before its first entry."""
         try:
             return self.table.state().undone
         except RestoredError:
@@ -326,7 +323,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), stale=st.booleans(), steps=STEPS)
     def copy(self, data: st.DataObject, stale: bool, steps: int) -> None:
-        """Another process on a copy of a query checkpoint, query id and all, of now or of some time ago."""
+        """Start another process on a copy of a query checkpoint, with its query id, current or older."""
         if self.writers:
             original = data.draw(st.sampled_from(self.writers))
             batches = len(original.ends)
@@ -355,9 +352,9 @@ class LedgerMachine(RuleBasedStateMachine):
         second: int | None,
         steps: int,
     ) -> None:
-        """A process dies wherever it is, and starts again from its checkpoint, maybe changed.
+        """Kill a process anywhere, and start it again from its checkpoint, perhaps with other options.
 
-        Its Gazette sources may be swapped: each finds the position of the other one.
+        Its Gazette sources may be swapped: each then finds the position of the other one.
         """
         if self.writers:
             writer = data.draw(st.sampled_from(self.writers))
@@ -381,7 +378,7 @@ class LedgerMachine(RuleBasedStateMachine):
         what=st.sampled_from(["optimize", "restore", "restore", "restore by time", "clean up"]),
     )
     def other_commit(self, data: st.DataObject, what: str) -> None:
-        """OPTIMIZE, RESTORE to any version that the history shows, or a clean-up of the history."""
+        """Run OPTIMIZE, RESTORE to any version in the history, or a clean-up of the history."""
         if self.table.history:
             self.commit_another(data, self.table, what)
 
@@ -393,7 +390,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ),
     )
     def change_letters(self, data: st.DataObject, name: str, what: str) -> None:
-        """Likewise for dead letters, while no query is between its commits. Other streams write them, too."""
+        """Do the same to dead letters, while no query is between its commits. Other streams write them."""
         table, known = self.letters[name], self.letters[name].mark
         if what == "another stream":
             table.optimize()
@@ -409,9 +406,9 @@ class LedgerMachine(RuleBasedStateMachine):
             self.seen.add(f"dead letters: {what}")
 
     def commit_another(self, data: st.DataObject, table: SinkTable, what: str) -> None:
-        """OPTIMIZE, RESTORE or clean up.
+        """Run OPTIMIZE, RESTORE or a clean-up.
 
-        A clean-up takes what is weeks old: no write is under way since, and every writer has looked.
+        A clean-up removes what is weeks old: by then no write is under way, and every writer saw the table.
         """
         newest = len(table.history) - 1
         if what == "optimize":
@@ -427,13 +424,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), turns=TURNS)
     def advance(self, data: st.DataObject, turns: list[tuple[int, int]]) -> None:
-        """Writers take some steps in turn."""
         for number, steps in turns:
             if alive := [writer for writer in self.writers if writer.alive]:
                 self.take_steps(data, alive[-1 - number % len(alive)], steps)
 
     def take_steps(self, data: st.DataObject, writer: Writer, steps: int) -> None:
-        """A writer takes some steps, of as many batches as these last for."""
         for _ in range(steps):
             if not writer.alive:
                 break
@@ -449,13 +444,12 @@ class LedgerMachine(RuleBasedStateMachine):
             self.step(writer)
 
     def step(self, writer: Writer) -> None:
-        """Take one step of a batch."""
         assert writer.steps
         if next(writer.steps, "over") == "over":
             writer.steps = None
 
     def begin(self, writer: Writer) -> None:
-        """Start a process of a query that has a checkpoint: a planned batch that runs again is compared."""
+        """Start a process of a query with a checkpoint; it compares the bytes of a batch that runs again."""
         standing = self.table.standing()
         writer.start(standing[0].fingerprints if standing else {})
         batch = len(writer.ends) - 1
@@ -466,7 +460,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 writer.alive = False
 
     def plan_batch(self, data: st.DataObject, writer: Writer) -> bool:
-        """Plan the next batch; return whether there is one. A query with state has some without data."""
+        """Plan the next batch; return whether there is one. A query with state may have one without data."""
         before = writer.ends[-1]
         self.plan_from(writer, before, data)
         renewed = any(name in writer.prints[len(writer.ends) - 1] for name in JOURNALS)
@@ -481,7 +475,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return False
 
     def compared(self, writer: Writer, before: tuple[Position, ...], *, pins: bool) -> dict[str, Fingerprint]:
-        """Compare as the source does; return the fingerprints of journals that the batch is not to read.
+        """Compare as the source does; return the fingerprints of journals that the batch does not read.
 
         A query that starts compares all journals that it knows; later, those that were created again.
         """
@@ -508,7 +502,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return found
 
     def plan_from(self, writer: Writer, before: tuple[Position, ...], data: st.DataObject | None) -> None:
-        """Write a batch into the query checkpoint: each source reads on, and finds journals that are new."""
+        """Write a batch into the query checkpoint: each source reads on, and may find new journals."""
         pins = not writer.ends
         prints = self.compared(writer, before, pins=pins)
         held = frozenset(prints)
@@ -546,7 +540,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def read_journals(
         self, known: Mapping[str, int], selected: frozenset[str], data: st.DataObject | None
     ) -> dict[str, int]:
-        """Return where a source has read to. Now and then it sees a journal that is new to it."""
+        """Return where a source has read to. Occasionally it finds a new journal."""
         assert data is not None
         moved = {
             journal: data.draw(st.integers(at, max(at, self.heads[journal])))
@@ -561,17 +555,16 @@ class LedgerMachine(RuleBasedStateMachine):
     def read_foreign(
         self, writer: Writer, number: int, source: str, data: st.DataObject | None
     ) -> list[Record]:
-        """Return what a source that is not Gazette's has that its checkpoint did not read, or some of it."""
+        """Return some of what another source has and its checkpoint has not read, or all of it."""
         done = {row.record for rows in writer.read for row in rows if row.number == number}
         new = [each for at in range(self.heads[source]) if (each := Record(source, at)) not in done]
         if data is None or not new:
             return []
         return data.draw(st.sampled_from([[], new, new[:1]]))
 
-    # A batch, as ``DeltaSink`` and its router bring it in. Each look at a table and each commit is a step.
+    # A batch, as ``DeltaSink`` and its router write it. Each look at a table and each commit is a step.
 
     def run_batch(self, writer: Writer) -> Iterator[None]:
-        """Bring a batch in; yield between its steps."""
         with suppress(Over):
             for _ in range(MAX_ATTEMPTS):
                 dead = LedgerState()
@@ -597,14 +590,12 @@ class LedgerMachine(RuleBasedStateMachine):
             self.stop(writer, TableRefusedError(self.table.name, "it was turned down"))
 
     def state_of(self, writer: Writer, table: SinkTable) -> LedgerState:
-        """Read a ledger."""
         try:
             return table.state()
         except RestoredError as restored:
             self.stop(writer, restored)
 
     def decided(self, writer: Writer, before: LedgerState) -> Write:
-        """Decide on the batch; return what is to be written if it is not over."""
         made = self.decide(writer, before, self.attempt())
         mark = self.mark_of(before)
         is_replay = mark.planned == writer.planned[-1]
@@ -624,7 +615,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return made
 
     def write(self, writer: Writer, before: LedgerState, entry: LedgerEntry, after: Mark) -> None:
-        """Append, on whatever the table has become since."""
+        """Append to the current state of the table, even if it has changed since the decision."""
         decided_on, now = self.mark_of(before), self.table.mark
         if now != decided_on:
             added, dead = after.rows[len(decided_on.rows) :], after.dead - decided_on.dead
@@ -632,19 +623,17 @@ class LedgerMachine(RuleBasedStateMachine):
         if not self.table.write(entry, after, on=before.table_version):
             self.turned_down.add(entry.attempt)
             return
-        if entry.dead_letters in self.letters:  # Whoever writes next knows of all that is there.
+        if entry.dead_letters in self.letters:  # The next writer sees all of these letters.
             self.loose.discard(entry.dead_letters)
             table, passed = self.letters[entry.dead_letters], now.passed()
             self.stray[table.name] &= {row.place for row in table.mark.rows if row.record in passed}
         self.check_letters()
 
     def mark_of(self, before: LedgerState) -> Mark:
-        """The main table that a write was decided on."""
         at = before.table_version
         return self.table.marks[at] if at >= 0 else Mark()
 
     def landed(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> bool:
-        """Read back what became of the write."""
         try:
             outcome = self.verify(writer, before, entry)
         except RestoredError as restored:
@@ -656,7 +645,7 @@ class LedgerMachine(RuleBasedStateMachine):
     # Its dead letters.
 
     def leave_another(self, writer: Writer, before: LedgerState, made: Write) -> Generator[None, None, bool]:
-        """Close other dead letters, if the table names some; return whether that is done."""
+        """Close the other dead letters, if the table names some; return whether that succeeded."""
         entry = before.entry
         if entry is None or entry.dead_letters in {None, writer.letters}:
             return True
@@ -666,7 +655,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def leave(
         self, writer: Writer, table: SinkTable, main: LedgerEntry, made: Write
     ) -> Generator[None, None, bool]:
-        """Close a table of dead letters; return whether that landed."""
+        """Close a table of dead letters; return whether the commit succeeded."""
         yield
         dead = self.state_of(writer, table)
         about = dead_batch(made.entry, table.name)
@@ -686,7 +675,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def split(
         self, writer: Writer, dead: LedgerState, before: LedgerState, made: Write
     ) -> Generator[None, None, tuple[LedgerEntry, Mark] | None]:
-        """Commit the misfits of a batch; return the main table's entry, and what it is to be then."""
+        """Commit the misfits of a batch; return the main table's entry, and its required state then."""
         rows, entry = writer.emits(made.new_ranges), made.entry
         decided_on = self.mark_of(before)
         if writer.letters is None:
@@ -718,13 +707,13 @@ class LedgerMachine(RuleBasedStateMachine):
         return with_letters(entry, table.name, merged), writer.mark_after(decided_on, entry, left, letters)
 
     def plan(self, dead: LedgerState, main: LedgerState, made: Write, table: str) -> Fence | Divert | None:
-        """The package's plan; mutants have their own."""
+        """Return the package's plan; mutants override this."""
         return plan(dead, main, made, table=table, attempt=self.attempt())
 
     def merge(
         self, writer: Writer, table: SinkTable, dead: LedgerState, step: Divert, batch: Batched
     ) -> Generator[None, None, LedgerState | None]:
-        """Commit the dead letters of the first pass that are not there; return the state that has them."""
+        """Commit the missing dead letters of the first pass; return the state that contains them."""
         rows, ranges = batch
         dying = writer.misfits(rows)
         if any(row.record not in ranges for row in dying):
@@ -736,20 +725,20 @@ class LedgerMachine(RuleBasedStateMachine):
         return (yield from self.commit_letters(writer, table, dead, step.entry, (step.batch, dying)))
 
     def known(self, table: SinkTable, version: int) -> set[Record]:
-        """Where the dead letters at a version of their table begin; mutants have their own."""
+        """Return where the dead letters at a version of their table begin; mutants override this."""
         return table.marks[version].places() if version >= 0 else set()
 
     def without_letters(
         self, writer: Writer, table: SinkTable, before: LedgerState, merged: LedgerState, batch: Batched
     ) -> tuple[Row, ...]:
-        """Return the rows that are no letters after the merge; mutants have their own."""
+        """Return the rows that are not dead letters after the merge; mutants override this."""
         rows, ranges = batch
         found = table.marks[merged.entry_version].rows
         letters = {row.place for row in found if row.record in ranges}
         return tuple(row for row in rows if row.place not in letters)
 
     def check_again(self, writer: Writer, rows: tuple[Row, ...]) -> None:
-        """End the query at a row that fits no more in the second pass; mutants have their own."""
+        """End the query at a row that no longer fits in the second pass; mutants override this."""
         if writer.misfits(rows, again=True):
             number = writer.batch().batch_id
             self.stop(writer, BadRowError(self.table.name, APP, number, "a row has changed its mind"))
@@ -762,7 +751,7 @@ class LedgerMachine(RuleBasedStateMachine):
         entry: LedgerEntry,
         about: tuple[Batch, tuple[Row, ...]],
     ) -> Generator[None, None, LedgerState | None]:
-        """Commit to a table of dead letters; return its state if that landed."""
+        """Commit to a table of dead letters; return its state if the commit succeeded."""
         yield
         writer.between = True
         batch, rows = about
@@ -776,23 +765,22 @@ class LedgerMachine(RuleBasedStateMachine):
         return after if isinstance(outcome, Committed) else None
 
     def append_letters(self, table: SinkTable, entry: LedgerEntry, rows: tuple[Row, ...]) -> None:
-        """The commit to a table of dead letters; mutants have their own."""
+        """Commit to a table of dead letters; mutants override this."""
         table.write(entry, replace(table.mark, rows=table.mark.rows + rows), on=len(table.history) - 1)
 
     def reconcile(
         self, before: LedgerState, after: LedgerState, entry: LedgerEntry, batch: Batch
     ) -> Committed | Retry | Refusal:
-        """The package's outcome; mutants have their own."""
+        """Return the package's outcome; mutants override this."""
         return reconcile(before, after, entry, batch, conflict=False)
 
-    # What the package decides, and how it ends.
+    # The package's decisions, and the end of a query.
 
     def attempt(self) -> str:
-        """A fresh name."""
         return f"attempt-{next(self.names)}"
 
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
-        """The package's decision, which is the obvious one; mutants have their own."""
+        """Return the package's decision, which must be the obvious one; mutants override this."""
         made = decide(state, writer.batch(), attempt=attempt, seen=writer.seen, allowed=writer.allowed)
         standing = self.table.standing()
         if standing and state.entry is None:
@@ -807,7 +795,6 @@ class LedgerMachine(RuleBasedStateMachine):
         return made
 
     def compare(self, made: Decision, expected: Expected, writer: Writer) -> None:
-        """Hold a decision against the obvious one."""
         if isinstance(made, Refusal) and isinstance(made.error, JournalRecreatedError):
             self.check_recreated(made.error, writer)
             return
@@ -823,26 +810,26 @@ class LedgerMachine(RuleBasedStateMachine):
         assert frozenset(rows) == expected.rows
 
     def check_recreated(self, error: JournalRecreatedError, writer: Writer) -> None:
-        """A journal is another one, or the query could not compare it with the table."""
+        """Check that a journal was created again, or that the query could not compare it with the table."""
         batch, known = writer.batch(), self.table.standing()[0].fingerprints[error.journal]
-        # A journal that stays behind a gap is in the fingerprints of the batch before.
+        # A journal behind a gap is in the fingerprints of the batch before.
         found = batch.fingerprints.get(error.journal) or batch.earlier_fingerprints[error.journal]
         assert found.create_revision != known.create_revision
         assert not (found.has_range_of(known) and found.digest == known.digest)
 
     def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Committed | Retry | Refusal:
-        """The package's verdict on a write; mutants have their own."""
+        """Return the package's verdict on a write; mutants override this."""
         return verify(before, self.table.state(), entry, writer.batch(), conflict=False)
 
     def done(self, writer: Writer, seen: str) -> NoReturn:
-        """Spark writes ``commits/<n>``: the whole batch must be in the table, unless it was undone since."""
+        """Check, when Spark writes ``commits/<n>``, that the table has the whole batch, unless undone."""
         self.seen.add("a batch is done")
         writer.commits, writer.seen, writer.between = len(writer.ends), seen, False
         assert {row.record for row in writer.emitted()} <= self.table.mark.passed()
         raise Over
 
     def stop(self, writer: Writer, error: SinkError | JournalRecreatedError) -> NoReturn:
-        """The query ends. If the error says how to mend the table or to go on, somebody does."""
+        """End the query. If the error says how to repair the table or to continue, the operator does so."""
         self.seen.add(type(error).__name__)
         writer.forget()
         writer.alive = False
@@ -857,7 +844,7 @@ class LedgerMachine(RuleBasedStateMachine):
         raise Over
 
     def mend(self, error: RestoredError, *, keep: bool) -> None:
-        """Do as an error says. Dead letters may be kept as they were restored."""
+        """Do as an error says. The operator may keep dead letters as they were restored."""
         table = self.letters.get(error.table, self.table)
         if by_time := re.search(r"version (\d+) restored the table to a point in time", str(error)):
             version = table.restored[int(by_time[1])]
@@ -869,18 +856,18 @@ class LedgerMachine(RuleBasedStateMachine):
             self.restore(table, version)
             assert by_time or not table.broken()
 
-    # What other people do.
+    # What other users of the tables do.
 
     def restore(self, table: SinkTable, version: int, *, by_time: bool = False) -> None:
-        """RESTORE a table; note what that loses, doubles and makes unsafe."""
+        """RESTORE a table; record the rows that this loses, duplicates or makes unsafe."""
         known = table.mark
         table.restore(version, by_time=by_time)
         self.touched(table, known)
 
     def touched(self, table: SinkTable, known: Mark) -> None:
-        """Note what somebody has lost, doubled or made unsafe who changed the rows of a table.
+        """Record the rows that a user has lost, duplicated or made unsafe by changing a table.
 
-        A row or dead letter that comes back may have become the other one in between.
+        A row or dead letter that comes back may meanwhile be in the other table, too.
         """
         brought = table.mark.places() - known.places()
         self.both |= brought
@@ -895,27 +882,25 @@ class LedgerMachine(RuleBasedStateMachine):
         self.check_letters()
 
     def all_letters(self) -> set[Record]:
-        """Where the dead letters of both tables begin."""
         return set[Record]().union(*(table.mark.places() for table in self.letters.values()))
 
     def dead_places(self) -> set[Record]:
-        """Where the rows begin that the main table was written without."""
+        """Return where the rows begin that the main table was written without."""
         return {row.place for row in self.table.mark.dead}
 
     def broken(self) -> bool:
-        """Whether the newest entry does not stand on the one it was decided on."""
+        """Return whether the newest entry's parent differs from the entry that it was decided on."""
         return self.table.broken()
 
     @invariant()
     def the_search_agrees_with_the_obvious_one(self) -> None:
-        """The newest visible entry is the one a replay of the whole history finds, or it is cleaned up."""
+        """The newest visible entry is the one that a replay of the history finds, or it is cleaned up."""
         for table in (self.table, *self.letters.values()):
             if table.searched != table.changes:
                 table.searched = table.changes
                 self.check_search(table)
 
     def check_search(self, table: SinkTable) -> None:
-        """Check what the package finds in one table's history."""
         standing = table.standing()
         try:
             state = table.state()
@@ -932,10 +917,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_row_is_there_once(self) -> None:
-        """From start to end of each journal, in order; what is missing is in an entry's gaps or in state."""
+        """Rows are in order from start to end of each journal. Gaps or state explain missing ones."""
         standing = self.table.standing()
         if self.table.changes == self.checked or self.broken():
-            return  # The next to write refuses and says what mends it; see stop().
+            return  # The next writer refuses, and its error names the remedy; see stop().
         self.checked = self.table.changes
         mark = self.table.mark
         if not standing:
@@ -948,7 +933,7 @@ class LedgerMachine(RuleBasedStateMachine):
             left_out = [each.at for each in mark.left_out() if each.source == journal]
             dead = [row.offset for row in mark.dead if row.record.source == journal]
             if journal in mark.twice:
-                continue  # Each of its sources has a place of its own: no source brings a row twice.
+                continue  # Each of its sources has its own ledger position, so no source writes a row twice.
             places, passed = [row.record.at for row in rows], range(start, entry.read_through[journal])
             assert places == sorted(places)
             if mark.committed:
@@ -960,9 +945,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert mark.restarted or self.read_by_two(mark) or len(set(foreign)) == len(foreign)
 
     def check_letters(self) -> None:
-        """Check that no record is in two tables, nor in none, but for what somebody's RESTORE explains.
+        """Check that each record is in exactly one table, except where a user's RESTORE explains it.
 
-        And that only the table of dead letters that the main table names has some of bytes to come.
+        Only the table of dead letters that the main table names may have letters for bytes to come.
         """
         if self.broken():
             return
@@ -983,9 +968,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.dead_places() - self.all_letters() <= self.gone
 
     def messages_are_whole(self, committing: set[int], messages: list[int], passed: range) -> None:
-        """Each message of a journal that some records commit is there once, and no other.
+        """Check that the table has each committed message of a journal once, and no other message.
 
-        Those from before the table's begin may be missing: not each query knows them.
+        Messages from before the table's begin may be missing: not every query knows them.
         """
         wanted = {at for at in range(max(0, passed.start - 4), passed.stop) if committed_at(at) in committing}
         assert len({*messages}) == len(messages)
@@ -994,7 +979,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.seen.add("committed messages are whole")
 
     def read_by_two(self, mark: Mark) -> bool:
-        """Whether two sources of one query have read the same other source."""
+        """Return whether two sources of one query have read the same other source."""
         pairs = {(row.query, row.number, row.record.source) for row in mark.rows}
         counted = Counter((query, source) for query, _, source in pairs if source in FOREIGN)
         return max(counted.values(), default=0) > 1
@@ -1005,26 +990,25 @@ TestLedger = LedgerMachine.TestCase
 
 
 class IcebergMachine(LedgerMachine):
-    """The same queries, and an Iceberg table: rows are appended, and there is no place for dead letters."""
+    """The same queries with an Iceberg table, which only appends rows and has no dead letters."""
 
     table_type = IcebergSinkTable
     table: IcebergSinkTable
 
     def restrict(self, writer: Writer) -> None:
-        """Append whole batches only."""
         writer.letters, writer.mode = None, "append"
         writer.allowed = replace(writer.allowed, trim=False)
 
     def change_letters(self, *_: object) -> None:
-        """There are none."""
+        """There are no dead letters."""
 
     def commit_another(self, data: st.DataObject, table: SinkTable, what: str) -> None:
-        """Compact, go to any snapshot that is there, or expire some, at any moment."""
+        """Compact, roll back to any existing snapshot, or expire some, at any moment."""
         assert isinstance(table, IcebergSinkTable)
         if what == "optimize":
             table.optimize()
         elif what == "clean up":
-            # Of a table that was rolled back, earlier metadata says so: see the guide on what it is for.
+            # Earlier metadata is the only record of a rollback; see the guide on keeping it.
             if table.standing() and table.state().entry == table.standing()[0] == self.newest_written():
                 table.clean_metadata(data.draw(st.integers(0, len(table.earlier))))
             if old := sorted(table.ancestors.keys() - {table.current}):
@@ -1036,20 +1020,20 @@ class IcebergMachine(LedgerMachine):
             self.seen.add("the table is rolled back")
 
     def newest_written(self) -> LedgerEntry | None:
-        """Return the entry that was written last, undone or not."""
+        """Return the entry that was written last, even if it was undone."""
         text = self.table.properties.get(PROPERTY_PREFIX + APP)
         entry = parse_entry(text, APP)
         assert not isinstance(entry, EntryDelta)
         return entry
 
     def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Committed | Retry | Refusal:
-        """The package's verdict; a catalog may answer with an error although it has made the commit."""
+        """Return the package's verdict; a catalog may raise an error although it has made the commit."""
         conflict = entry.attempt in self.turned_down or entry.txn_version % 3 == 0
         return verify(before, self.table.state(), entry, writer.batch(), conflict=conflict)
 
     @invariant()
     def each_entry_stands_on_the_one_it_was_decided_on(self) -> None:
-        """A commit on a snapshot cannot miss what was committed or undone since."""
+        """A commit based on a snapshot cannot miss another commit or a rollback in between."""
         assert not self.broken()
 
 
@@ -1059,7 +1043,7 @@ TestIcebergLedger = IcebergMachine.TestCase
 
 @pytest.mark.parametrize("machine_type", [LedgerMachine, IcebergMachine])
 def test_a_lone_writer_reaches_the_end(machine_type: type[LedgerMachine]) -> None:
-    """The machine's writer is not one that always refuses: undisturbed it brings everything in."""
+    """This shows that the model's writer does not simply always refuse."""
     machine = machine_type()
     [writer] = machine.writers
     run_to(machine, writer, 7, 12)
@@ -1069,7 +1053,7 @@ def test_a_lone_writer_reaches_the_end(machine_type: type[LedgerMachine]) -> Non
 
 
 def run_to(machine: LedgerMachine, writer: Writer, *heads: int) -> None:
-    """Run the pinned batch of a writer, and one to each of some offsets in all journals."""
+    """Run the pinned batch of a writer, then a batch to each of these offsets in all journals."""
     for head in (None, *heads):
         if head is not None:
             plan_to(machine, writer, dict.fromkeys(JOURNALS, head))
@@ -1077,7 +1061,6 @@ def run_to(machine: LedgerMachine, writer: Writer, *heads: int) -> None:
 
 
 def plan_to(machine: LedgerMachine, writer: Writer, heads: Mapping[str, int]) -> None:
-    """Plan a batch of a writer of one source, to an offset of each of its journals."""
     (known,) = writer.ends[-1]
     assert isinstance(known, Mapping)
     end = {journal: heads[journal] for journal in known}
@@ -1087,7 +1070,7 @@ def plan_to(machine: LedgerMachine, writer: Writer, heads: Mapping[str, int]) ->
 
 
 def test_messages_are_trimmed_by_what_commits_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a transaction that was open where the table ends are new, wherever they begin."""
+    """Messages of a transaction that was open at the table's end are new, wherever they begin."""
 
     def trims() -> None:
         machine = LedgerMachine()
@@ -1107,7 +1090,7 @@ def test_messages_are_trimmed_by_what_commits_them(monkeypatch: pytest.MonkeyPat
 
 
 def two_writers(machine: LedgerMachine, *, letters: str | None = "d1") -> tuple[Writer, Writer]:
-    """Return a writer with a batch to write and one with other rules on a copy of its checkpoint."""
+    """Return a writer with a batch to write, and one with other rules on a copy of its checkpoint."""
     [slow] = machine.writers
     slow.letters = "d1"
     run_to(machine, slow)
@@ -1118,7 +1101,7 @@ def two_writers(machine: LedgerMachine, *, letters: str | None = "d1") -> tuple[
 
 
 def run_until_merged(machine: LedgerMachine, writer: Writer) -> Iterator[None]:
-    """Run a batch until its dead letters are committed, and return its other steps."""
+    """Run a batch until its dead letters are committed, and return the remaining steps."""
     steps, before = machine.run_batch(writer), len(machine.letters["d1"].history)
     while len(machine.letters["d1"].history) == before:
         next(steps)
@@ -1126,7 +1109,7 @@ def run_until_merged(machine: LedgerMachine, writer: Writer) -> Iterator[None]:
 
 
 def overtaken(machine: LedgerMachine) -> None:
-    """Let a writer with other rules come between the two commits of one, which then goes on."""
+    """Let a writer with other rules commit between the two commits of a writer that then continues."""
     slow, fast = two_writers(machine)
     steps = run_until_merged(machine, slow)
     rest = run_until_merged(machine, fast)
@@ -1148,7 +1131,7 @@ def at_once(machine: LedgerMachine) -> None:
 
 
 def crashed(machine: LedgerMachine) -> None:
-    """Let a writer crash between its commits, and another with other rules go on."""
+    """Let a writer crash between its commits, and another with other rules continue."""
     slow, fast = two_writers(machine)
     run_until_merged(machine, slow)
     slow.forget()
@@ -1160,7 +1143,7 @@ def left_first(machine: LedgerMachine) -> None:
     """Let a writer without dead letters overtake one that is about to commit the first ones."""
     slow, fast = two_writers(machine, letters=None)
     steps = machine.run_batch(slow)
-    for _ in range(2):  # It has looked at both tables.
+    for _ in range(2):  # Now it has read both tables.
         next(steps)
     list(machine.run_batch(fast))
     list(steps)
@@ -1168,7 +1151,7 @@ def left_first(machine: LedgerMachine) -> None:
 
 
 def held(machine: LedgerMachine) -> None:
-    """Let a query with state take over after a crash between two commits, and go on without dead letters."""
+    """Let a query with state take over after a crash between two commits, then drop its dead letters."""
     slow, _ = two_writers(machine)
     run_until_merged(machine, slow)
     other = machine.add((frozenset(JOURNALS),), ({**dict.fromkeys(JOURNALS, 0)},))
@@ -1180,7 +1163,7 @@ def held(machine: LedgerMachine) -> None:
 
 
 def several(machine: LedgerMachine) -> None:
-    """Let a query of one journal go on where another read two, whose other place stays in the entries."""
+    """Let a query of one journal continue a table of two, whose other position stays in the entries."""
     [first] = machine.writers
     first.sources, first.ends = (
         tuple(frozenset({each}) for each in JOURNALS),
@@ -1199,7 +1182,7 @@ SCHEDULES = (overtaken, at_once, crashed, left_first, held, several)
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.__name__)
 def test_no_record_is_in_both_tables(schedule: Callable[[LedgerMachine], None]) -> None:
-    """Not in schedules that once led there, or do without the one rule that is for them."""
+    """Each schedule once led to a duplicate, or does so without one particular rule."""
     machine = LedgerMachine()
     schedule(machine)
     machine.check_letters()

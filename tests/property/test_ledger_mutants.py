@@ -1,4 +1,4 @@
-"""The state machine over the ledger finds a sink that is broken: each mutant here fails it."""
+"""The state machine over the ledger finds a broken sink: each mutant here fails it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 
 
 class TrustsItsWrite(LedgerMachine):
-    """Takes a write that raised nothing for one that landed."""
+    """Treats a write that raised no error as committed."""
 
     def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Committed | Retry | Refusal:
         return Committed()
 
 
 class ForgetsUndoneNumbers(LedgerMachine):
-    """Counts on from the newest visible entry, and does not look whether its write was skipped."""
+    """Continues from the newest visible entry, and does not check whether Delta skipped its write."""
 
     def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Committed | Retry | Refusal:
         return Committed()
@@ -72,16 +72,12 @@ class IgnoresOffsets(LedgerMachine):
 
 
 class SkipsWhatItCannotPlace(LedgerMachine):
-    """Takes a batch that does not fit for a replay."""
-
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
         made = super().decide(writer, state, attempt)
         return Skip() if isinstance(made, Refusal) and state.entry is not None else made
 
 
 class TrimsNothing(LedgerMachine):
-    """Writes a batch that is partly in the table as a whole."""
-
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
         made = super().decide(writer, state, attempt)
         return replace(made, new_ranges=()) if isinstance(made, Write) else made
@@ -100,7 +96,7 @@ class TrimsTooMuch(LedgerMachine):
 
 
 class KeepsGapsToItself(LedgerMachine):
-    """Leaves out what it may, and does not say so."""
+    """Skips gaps that it may skip, but does not record them."""
 
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
         made = super().decide(writer, state, attempt)
@@ -119,7 +115,7 @@ class NeverFences(LedgerMachine):
 
 
 class LooksTooEarly(LedgerMachine):
-    """Leaves out the dead letters of before its own."""
+    """Leaves out only the dead letters from before its own commit."""
 
     def without_letters(
         self, writer: Writer, table: SinkTable, before: LedgerState, merged: LedgerState, batch: Batched
@@ -130,7 +126,7 @@ class LooksTooEarly(LedgerMachine):
 
 
 class FiltersTwice(LedgerMachine):
-    """Drops what does not fit in the second pass, too."""
+    """Drops rows that do not fit in the second pass, too."""
 
     def without_letters(
         self, writer: Writer, table: SinkTable, before: LedgerState, merged: LedgerState, batch: Batched
@@ -139,7 +135,7 @@ class FiltersTwice(LedgerMachine):
 
 
 class TrustsRules(LedgerMachine):
-    """Takes the rows of both passes by the rules alone."""
+    """Selects the rows of both passes by the rules alone."""
 
     def without_letters(
         self, writer: Writer, table: SinkTable, before: LedgerState, merged: LedgerState, batch: Batched
@@ -148,30 +144,28 @@ class TrustsRules(LedgerMachine):
         return tuple(row for row in batch[0] if row not in misfits)
 
     def check_again(self, writer: Writer, rows: tuple[Row, ...]) -> None:
-        """Take any rows."""
+        """Accept any rows."""
 
 
 class KeepsTheRow(LedgerMachine):
-    """Writes a dead letter, and the record to the main table, too."""
-
     def without_letters(
         self, writer: Writer, table: SinkTable, before: LedgerState, merged: LedgerState, batch: Batched
     ) -> tuple[Row, ...]:
         return batch[0]
 
     def check_again(self, writer: Writer, rows: tuple[Row, ...]) -> None:
-        """Take any rows."""
+        """Accept any rows."""
 
 
 class MergesBlindly(LedgerMachine):
-    """Writes dead letters again that are there."""
+    """Writes existing dead letters again."""
 
     def known(self, table: SinkTable, version: int) -> set[Record]:
         return set()
 
 
 class MergesWithoutComparing(LedgerMachine):
-    """Commits dead letters whoever else has committed some."""
+    """Commits dead letters even if another writer has committed some meanwhile."""
 
     def append_letters(self, table: SinkTable, entry: LedgerEntry, rows: tuple[Row, ...]) -> None:
         number = max(entry.txn_version, table.highest + 1)
@@ -186,7 +180,7 @@ class MergesWithoutComparing(LedgerMachine):
 
 
 class LeavesTheDoorOpen(LedgerMachine):
-    """Goes on without its dead letters, or with others, and does not close what it leaves."""
+    """Continues without its dead letters, or with others, and does not close those that it leaves."""
 
     def leave(
         self, writer: Writer, table: SinkTable, main: LedgerEntry, made: Write
@@ -196,7 +190,6 @@ class LeavesTheDoorOpen(LedgerMachine):
 
 
 def fitting(writer: Writer, rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """The rows that fit in the second pass over a batch."""
     misfits = writer.misfits(rows, again=True)
     return tuple(row for row in rows if row not in misfits)
 
@@ -238,25 +231,24 @@ MUTANTS = (
     [pytest.param(each, marks=[pytest.mark.soak] if each in SLOW else []) for each in MUTANTS],
 )
 def test_the_model_catches_a_broken_sink(mutant: type[LedgerMachine]) -> None:
-    """A machine that finds nothing wrong with these would prove nothing about ours."""
+    """A machine that accepts these mutants would prove nothing about our sink."""
     with pytest.raises(AssertionError):
         run_state_machine_as_test(mutant, settings=MUTANT_SETTINGS)
 
 
 class Unguided(LedgerMachine):
-    """Looks at the table's rows alone, not at each decision."""
+    """Checks the table's rows alone, not each decision."""
 
     def compare(self, made: Decision, expected: Expected, writer: Writer) -> None:
-        """Take any decision."""
+        """Accept any decision."""
 
 
 def skip_when_nothing_moved(patch: pytest.MonkeyPatch) -> None:
-    """A batch in which nothing moved is a replay."""
     patch.setattr(decision, "_may_have_rows", lambda batch, entry: entry is None)
 
 
 def compare_texts_alone(patch: pytest.MonkeyPatch) -> None:
-    """Equal texts are the same place, whichever query says them."""
+    """Treat equal texts as the same position, whichever query wrote them."""
     real = decision._fit_text
 
     def fits(begin: SourcePosition, end: str | None, recorded: str | None, *, again: bool) -> Coverage:
@@ -279,12 +271,12 @@ def compare_texts_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def look_under_the_same_number(patch: pytest.MonkeyPatch) -> None:
-    """A journal is looked up under its own source's number only."""
+    """Look up a journal under its own source's number only."""
     patch.setattr(decision, "_moves", lambda batch, entry: {})
 
 
 def accept_older_copies(patch: pytest.MonkeyPatch) -> None:
-    """A batch of the query that has written last fits, whichever it is."""
+    """Accept any batch of the query that wrote last."""
     check = decision._checkpoint_conflict
     patch.setattr(
         decision,
@@ -296,7 +288,7 @@ def accept_older_copies(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_journals_under_other_sources(patch: pytest.MonkeyPatch) -> None:
-    """A journal keeps its number in the ledger, also where that is another source's now."""
+    """Keep a journal's number in the ledger, even if it now belongs to another source."""
     arranged = decision._align_sources
 
     def in_place(entry: LedgerEntry, batch: Batch, moves: Moves) -> LedgerEntry:
@@ -307,7 +299,7 @@ def leave_journals_under_other_sources(patch: pytest.MonkeyPatch) -> None:
 
 
 def stand_on_the_entry_before(patch: pytest.MonkeyPatch) -> None:
-    """What moved is added to the entry that was written before, undone or not."""
+    """Apply a delta to the entry that was written before it, even if that was undone."""
 
     def whole(rows: Sequence[HistoryRow], app_id: str) -> dict[int, LedgerEntry | EntryDelta]:
         found: dict[int, LedgerEntry | EntryDelta] = {}
@@ -325,7 +317,7 @@ def stand_on_the_entry_before(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_rows_of_another_isolation(patch: pytest.MonkeyPatch) -> None:
-    """Committed messages go on where all records ended, and the other way round."""
+    """Let committed messages continue where all records ended, and the other way round."""
     check = decision._other_rows
     patch.setattr(
         decision,
@@ -335,7 +327,6 @@ def take_rows_of_another_isolation(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_open_transactions(patch: pytest.MonkeyPatch) -> None:
-    """A query may continue committed messages without those of transactions that were open."""
     check = decision._other_rows
     patch.setattr(
         decision,
@@ -349,7 +340,7 @@ def forget_open_transactions(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_the_first_letters_open(patch: pytest.MonkeyPatch) -> None:
-    """Dead letters without an entry need not be closed."""
+    """Do not close dead letters that have no entry."""
     closing = dead_letters.closing_entry
     patch.setattr(
         test_ledger, "closing_entry", lambda dead, *others: closing(dead, *others) if dead.entry else None
@@ -357,22 +348,21 @@ def leave_the_first_letters_open(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_letters_whose_log_is_cut(patch: pytest.MonkeyPatch) -> None:
-    """Dead letters whose entries were cleaned up are none."""
+    """Treat dead letters whose entries were cleaned up as if there were none."""
     patch.setattr(dead_letters, "is_cut_off", lambda state: False)
 
 
 def leave_letters_that_are_ahead(patch: pytest.MonkeyPatch) -> None:
-    """Dead letters may be left whatever they have."""
     patch.setattr(test_ledger, "is_ahead", lambda dead, main: False)
 
 
 def be_in_step_by_the_table(patch: pytest.MonkeyPatch) -> None:
-    """An entry is in step with the dead letters if it names their table."""
+    """Treat an entry as in step with the dead letters if it names their table."""
     patch.setattr(dead_letters, "in_step", lambda dead, main, table: main.dead_letters == table)
 
 
 def look_for_letters_only_of_a_crash(patch: pytest.MonkeyPatch) -> None:
-    """Records of a batch may be dead letters where these end with the batch, not where they end later."""
+    """Look for records of a batch among the dead letters only if these end exactly with the batch."""
     real = dead_letters.plan
 
     def planned(dead: LedgerState, main: LedgerState, made: Write, **names: str) -> Fence | Divert | None:
@@ -384,7 +374,7 @@ def look_for_letters_only_of_a_crash(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_restored_letters(patch: pytest.MonkeyPatch) -> None:
-    """A RESTORE of the dead letters that slips in before a commit to them is not looked for."""
+    """Do not check for a RESTORE of the dead letters just before a commit to them."""
     patch.setattr(dead_letters, "check_parent", lambda dead, batch: None)
     patch.setattr(
         dead_letters,
@@ -396,17 +386,17 @@ def trust_restored_letters(patch: pytest.MonkeyPatch) -> None:
 
 
 def emit_what_is_a_letter(patch: pytest.MonkeyPatch) -> None:
-    """A query with state may read bytes of which there are dead letters."""
+    """Let a query with state read bytes that have dead letters."""
     patch.setattr(test_ledger, "state_may_hold_letters", lambda step, dead, write: False)
 
 
 def take_another_journal(patch: pytest.MonkeyPatch) -> None:
-    """A journal is known by its name."""
+    """Identify a journal by its name alone."""
     patch.setattr(decision, "_recreated", lambda batch, entry: None)
 
 
 def begin_where_the_log_is_cut(patch: pytest.MonkeyPatch) -> None:
-    """A log whose entries cannot be read whole has none."""
+    """Treat a log whose entries cannot all be read as one without entries."""
     patch.setattr(decision, "is_cut_off", lambda state: False)
 
 
@@ -440,19 +430,19 @@ QUICK = (forget_open_transactions,)
     "fault", [pytest.param(each, marks=[] if each in QUICK else [pytest.mark.soak]) for each in FAULTS]
 )
 def test_the_model_catches_a_faulty_rule(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rule of the sink, taken away, is one that the model misses."""
+    """The machine fails if the sink lacks any one rule."""
     fault(monkeypatch)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(LedgerMachine, settings=MUTANT_SETTINGS)
 
 
 def trust_the_property(patch: pytest.MonkeyPatch) -> None:
-    """The newest entry counts although its snapshot was rolled back."""
+    """Trust the newest entry although its snapshot was rolled back."""
     patch.setattr(iceberg_reader, "is_visible", lambda *_args, **_rest: True)
 
 
 def look_at_no_earlier_metadata(patch: pytest.MonkeyPatch) -> None:
-    """Where snapshots have expired, the newest entry counts."""
+    """Trust the newest entry if snapshots have expired."""
     real = iceberg_reader.is_visible
 
     def visible(entry: Any, chain: Sequence[Ancestor], *, complete: bool, earlier: Any) -> bool:
@@ -462,7 +452,7 @@ def look_at_no_earlier_metadata(patch: pytest.MonkeyPatch) -> None:
 
 
 def commit_on_any_snapshot(patch: pytest.MonkeyPatch) -> None:
-    """A commit that was turned down is repeated on what was committed meanwhile, as pyiceberg does."""
+    """Repeat a rejected commit on top of other commits, as pyiceberg does."""
     real = IcebergSinkTable.write
 
     def rebased(table: IcebergSinkTable, entry: LedgerEntry, mark: Mark, *, on: int) -> bool:
@@ -482,7 +472,6 @@ def commit_on_any_snapshot(patch: pytest.MonkeyPatch) -> None:
 def test_the_model_catches_a_faulty_rule_of_iceberg_tables(
     fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each rule is one that the model misses."""
     fault(monkeypatch)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(IcebergMachine, settings=MUTANT_SETTINGS)
@@ -491,7 +480,7 @@ def test_the_model_catches_a_faulty_rule_of_iceberg_tables(
 @pytest.mark.soak
 @pytest.mark.parametrize("fault", [each for each in FAULTS if each is not begin_where_the_log_is_cut])
 def test_a_faulty_rule_shows_in_the_rows(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table's rows betray it, also where nobody looks at the decisions."""
+    """The rows are wrong even if the test does not check the decisions."""
     fault(monkeypatch)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(Unguided, settings=MUTANT_SETTINGS)
@@ -510,6 +499,5 @@ def test_a_faulty_rule_shows_in_the_rows(fault: Fault, monkeypatch: pytest.Monke
 def test_a_schedule_shows_what_its_rule_is_for(
     schedule: Callable[[LedgerMachine], None], mutant: type[LedgerMachine]
 ) -> None:
-    """Each doubles records without the one rule that is for it."""
     with pytest.raises(AssertionError):
         schedule(mutant())

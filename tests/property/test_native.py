@@ -1,6 +1,6 @@
-"""What the native decoder accepts has the reference parser's rows, and nothing ends its process.
+"""What the native decoder accepts has the reference parser's rows, and no input ends its process.
 
-The records are read in a child process: a crash is a failure of one case, not the end of the tests.
+The records are read in a child process, so a crash is a failure of one case and does not end the tests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ STRANGERS = ("\\u0064", "x", "", "S", "zz", "i", "i80")
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[Child]:
-    """A process for all cases."""
     require_library()
     with Child() as started:
         yield started
@@ -59,7 +58,7 @@ def test_the_corpus(child: Child, decoding: str) -> None:
 @given(seed=st.integers(0, 2**64 - 1))
 @settings(max_examples=examples(60), phases=[Phase.generate])
 def test_records_of_every_type(child: Child, seed: int) -> None:
-    """Blocks of right, wrong and damaged records, in turns rare and frequent."""
+    """Blocks alternate between a few and many wrong or damaged records."""
     chance = random.Random(seed)
     cases = [Case("decoded", _block(chance), chance.choice(DECODINGS)) for _ in range(BLOCKS)]
     assert child.problems(cases) == []
@@ -68,7 +67,6 @@ def test_records_of_every_type(child: Child, seed: int) -> None:
 @given(seed=st.integers(0, 2**64 - 1))
 @settings(max_examples=examples(20), phases=[Phase.generate])
 def test_the_corpus_damaged(child: Child, seed: int) -> None:
-    """Records of the corpus, cut and with bytes changed, beside others as they are."""
     chance = random.Random(seed)
     cases = []
     for _ in range(BLOCKS):
@@ -84,14 +82,14 @@ def test_the_corpus_damaged(child: Child, seed: int) -> None:
 @given(seed=st.integers(0, 2**64 - 1))
 @settings(max_examples=examples(1000), phases=[Phase.generate])
 def test_records_of_every_type_for_long(child: Child, seed: int) -> None:
-    """The same with millions of records: an hour."""
+    """This reads millions of records and takes an hour."""
     chance = random.Random(seed)
     cases = [Case("decoded", _block(chance), chance.choice(DECODINGS)) for _ in range(BLOCKS)]
     assert child.problems(cases) == []
 
 
 def test_a_difference_is_noticed(child: Child) -> None:
-    """The rig itself: a value that the reference parser reads otherwise is shown with its record."""
+    """This tests the rig: a value that the reference parser reads differently is shown with its record."""
     (problem,) = child.problems([Case("decoded", b'{}\n{"t":"2024-01-02T03:04:05"}', "mistaken")])
     assert 't of b\'{"t":"2024-01-02T03:04:05"}\'' in problem
 
@@ -131,15 +129,12 @@ def _damaged(chance: random.Random, record: bytes) -> bytes:
 
 
 class _Writer:
-    """Writes records, most of whose values fit their columns."""
-
     def __init__(self, chance: random.Random, *, misfits: float, strangers: float) -> None:
         self._chance = chance
         self.misfits = misfits
         self._strangers = strangers
 
     def object(self, names: tuple[str, ...]) -> bytes:
-        """Return an object of some of these fields."""
         chance = self._chance
         chosen = [name for name in names if chance.random() < 0.7]
         chosen += [name for name in STRANGERS if chance.random() < self._strangers / len(STRANGERS)]

@@ -1,4 +1,4 @@
-"""Positions survive their JSON, and their order is an order."""
+"""Positions survive their JSON, and their order is a partial order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ marks: st.SearchStrategy[Position] = st.sampled_from(["", "initial", "pinned"])
 
 @st.composite
 def seen(draw: st.DrawFn) -> JournalOffsets:
-    """A position that remembers what was seen when it was made."""
     read_through = draw(offsets)
     behind = [name for name, offset in read_through.items() if offset < MAX_OFFSET and draw(st.booleans())]
     heads = {name: draw(st.integers(read_through[name] + 1, MAX_OFFSET)) for name in behind}
@@ -42,12 +41,10 @@ json_values = st.recursive(
 
 
 def state(position: JournalOffsets) -> tuple[object, ...]:
-    """Return the fields that do not count when positions are compared."""
     return position.revision, position.heads, position.gaps, position.gone
 
 
 def reaches(start: JournalOffsets, end: JournalOffsets) -> bool:
-    """Say whether a batch may go from one to the other."""
     try:
         check_forward(start, end)
     except OffsetError:
@@ -57,7 +54,6 @@ def reaches(start: JournalOffsets, end: JournalOffsets) -> bool:
 
 @given(positions)
 def test_text_round_trips(position: JournalOffsets) -> None:
-    """Every position equals what its text and its dict are read as."""
     again = JournalOffsets.from_json(position.to_json())
     assert again == JournalOffsets.from_dict(json.loads(json.dumps(position.to_dict()))) == position
     assert state(again) == state(position)
@@ -65,13 +61,13 @@ def test_text_round_trips(position: JournalOffsets) -> None:
 
 @given(positions, positions)
 def test_equal_text_means_equal_positions(one: JournalOffsets, other: JournalOffsets) -> None:
-    """Spark compares text; that must say the same as comparing values, and what was seen with them."""
+    """Spark compares the text; this must agree with comparing the values, and with what was seen."""
     assert (one.to_json() == other.to_json()) == (one == other and state(one) == state(other))
 
 
 @given(small, small, small)
 def test_forward_is_a_partial_order(a: JournalOffsets, b: JournalOffsets, c: JournalOffsets) -> None:
-    """Reflexive, antisymmetric, transitive: a query cannot go round in a circle."""
+    """The order is reflexive, antisymmetric and transitive, so a query cannot go round in a circle."""
     assert reaches(a, a)
     assert not (reaches(a, b) and reaches(b, a)) or a == b
     assert not (reaches(a, b) and reaches(b, c)) or reaches(a, c)
@@ -79,7 +75,6 @@ def test_forward_is_a_partial_order(a: JournalOffsets, b: JournalOffsets, c: Jou
 
 @given(json_values)
 def test_no_other_value_is_taken_for_a_position(value: object) -> None:
-    """Anything JSON can hold is either a position or an OffsetError."""
     try:
         position = JournalOffsets.from_dict(value)
     except OffsetError:
@@ -89,6 +84,5 @@ def test_no_other_value_is_taken_for_a_position(value: object) -> None:
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_position_or_an_error(text: str) -> None:
-    """Random text never escapes as another exception."""
     with pytest.raises(OffsetError):
         JournalOffsets.from_json(text)

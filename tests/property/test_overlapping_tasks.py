@@ -1,8 +1,8 @@
-"""Attempts of one task overlap, and some go on after their batch was committed: each row counts once.
+"""Attempts of one task overlap, and some continue after their batch was committed: each row counts once.
 
 Spark starts speculative copies of a task on another host only, so no test with one host sees them. Here
 attempts are driven directly, step by step, in any order: an attempt ends, fails, is killed, or is a zombie
-that goes on while later batches are written or read.
+that continues while later batches are written or read.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ NUMBERS = iter(range(1 << 20))
 
 
 class KillError(BaseException):
-    """The end of a process: nothing catches it, nothing is tidied up."""
+    """The process dies: no code catches this, and no cleanup runs."""
 
 
 class TaskError(Exception):
-    """A task fails, as by its own input."""
+    """A task fails, for example because of its input."""
 
 
 class DriverError(GazetteError):
@@ -67,18 +67,16 @@ class DriverError(GazetteError):
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """Serve all examples: each has journals of its own."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), storage=StorageSettings(fsync=False)) as one:
         yield one
 
 
 def source(broker: EmbeddedBroker, **options: str) -> GazetteDataSource:
-    """Return a data source as Spark makes it."""
     return GazetteDataSource(CaseInsensitiveDict({"brokerAddress": broker.endpoint} | options))
 
 
 class WritingAttempt:
-    """An attempt of a task that writes, in a thread that takes a step when it is told to."""
+    """An attempt of a writing task, in a thread that runs one step at a time."""
 
     def __init__(
         self, writer: bytes, job: tuple[str, str, str], batches: list[pa.RecordBatch], end: str
@@ -98,12 +96,10 @@ class WritingAttempt:
         self._wait()
 
     def step(self) -> None:
-        """Write the next rows, or end."""
         self._go.release()
         self._wait()
 
     def kill(self) -> None:
-        """End the process."""
         self._killed = True
         if not self.ended:
             self.step()
@@ -140,8 +136,6 @@ class WritingAttempt:
 
 @dataclass(frozen=True)
 class WrittenBatch:
-    """How the attempts at a batch go."""
-
     tasks: list[list[str]]
     """By task: how its attempts end, which run side by side, beside one that ends well."""
     order: list[int]
@@ -161,15 +155,12 @@ written_batches = st.builds(
 
 @dataclass
 class WritingQuery:
-    """A query that writes exactly once, with all attempts it has started."""
-
     broker: EmbeddedBroker
     prefix: str
     runs: int = 0
     zombies: list[WritingAttempt] = field(default_factory=list)
 
     def options(self) -> dict[str, str]:
-        """Return the options of the writer."""
         return {"deliveryGuarantee": "exactly_once", "transactionJournal": f"{self.prefix}/transactions"}
 
     def rows(self, batch: int, task: int) -> list[pa.RecordBatch]:
@@ -181,7 +172,7 @@ class WritingQuery:
         return [whole.slice(0, 2), whole.slice(2)]
 
     def write(self, number: int, drawn: WrittenBatch) -> None:
-        """Run a batch until it is committed. Attempts that have not ended by then go on later."""
+        """Run a batch until it is committed. Unfinished attempts continue later."""
         for crash in [drawn.crash, ""] if drawn.crash else [""]:
             self.runs += 1
             self._run(number, drawn, crash)
@@ -211,14 +202,13 @@ class WritingQuery:
             writer.commit(done, number)
 
     def go_on(self, *, kill: bool) -> None:
-        """Let all attempts end that are left over, or kill them."""
+        """Let all remaining attempts end, or kill them."""
         for each in self.zombies:
             while not each.ended and not kill:
                 each.step()
             each.kill()
 
     def committed(self) -> Counter[tuple[int, int, int]]:
-        """Return the rows that a committed reader sees."""
         options = {"journals": f"{self.prefix}/a,{self.prefix}/b", "isolationLevel": "read_committed"}
         reader = source(self.broker, **options).reader(StructType().add("value", BinaryType()))
         values = [
@@ -233,7 +223,6 @@ class WritingQuery:
 @settings(max_examples=examples(10))
 @given(st.lists(written_batches, min_size=1, max_size=3))
 def test_attempts_write_each_row_once(broker: EmbeddedBroker, batches: list[WrittenBatch]) -> None:
-    """Whichever attempt a driver commits, and whatever others go on to write, its rows are there once."""
     query = WritingQuery(broker, f"prop/written/{next(NUMBERS)}")
     wanted: Counter[tuple[int, int, int]] = Counter()
     with Client(broker.endpoint) as client, pytest.MonkeyPatch.context() as patch:
@@ -254,8 +243,6 @@ def test_attempts_write_each_row_once(broker: EmbeddedBroker, batches: list[Writ
 
 @dataclass(frozen=True)
 class ReadBatch:
-    """Messages, and how the attempts at reading them go."""
-
     messages: list[tuple[int, bool, int]]
     """Of each: its journal, whether it commits, and its producer."""
     attempts: int
@@ -275,8 +262,6 @@ read_batches = st.builds(
 
 
 class Messages:
-    """What producers write to two journals."""
-
     def __init__(self, client: Client, prefix: str) -> None:
         self.names = [f"{prefix}/{short}" for short in "ab"]
         self._client = client
@@ -286,7 +271,6 @@ class Messages:
         client.create_journals(*(journal_spec(name, labels=LABELS) for name in self.names))
 
     def write(self, messages: list[tuple[int, bool, int]]) -> None:
-        """Append messages."""
         content = [b"", b""]
         for at, commits, producer in messages:
             self._clock += 16
@@ -321,15 +305,12 @@ class Messages:
 
 
 class ReadingAttempt:
-    """An attempt of a task that reads: a step gives some rows."""
-
     def __init__(self, reader: bytes, partition: bytes) -> None:
         self._batches = pickle.loads(reader).read(pickle.loads(partition))
         self.rows: list[tuple[str, int, int]] = []
         self.ended = False
 
     def step(self) -> None:
-        """Read the next rows, or end."""
         found = next(self._batches, None)
         if found is None:
             self.ended = True
@@ -345,7 +326,6 @@ class ReadingAttempt:
 def test_attempts_read_each_message_once(
     broker: EmbeddedBroker, batches: list[ReadBatch], memory: tuple[int, int]
 ) -> None:
-    """Attempts, and zombies of earlier batches, write states beside each other; all read the same rows."""
     states = Path(tempfile.mkdtemp(prefix="states-"))
     zombies: list[ReadingAttempt] = []
     rows: list[tuple[str, int, int]] = []

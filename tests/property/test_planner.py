@@ -1,4 +1,4 @@
-"""Under any limits and appends, batches hold every whole record once, keep the limits, and come to an end."""
+"""Under any limits and appends, batches contain every whole record once, keep the limits, and end."""
 
 from __future__ import annotations
 
@@ -30,21 +30,17 @@ limits = st.builds(
 
 @dataclass
 class Run:
-    """Some journals, a planner over them, and where it stands."""
-
     names: list[str]
     client: FakeClient
     limits: ReadLimits
     many: int
 
     def boundaries(self, name: str) -> list[int]:
-        """Return where records of a journal begin and end."""
         found = self.client.journals[name]
         ends = [found.begin + at + 1 for at, octet in enumerate(found.content) if octet == 10]
         return [found.begin, *ends]
 
     def check(self, start: JournalOffsets, end: JournalOffsets) -> None:
-        """Check one batch: whole records, and no more of them than the limits say."""
         moved = [name for name in self.names if end.read_through[name] > start.read_through[name]]
         assert all(end.read_through[name] in self.boundaries(name) for name in moved)
         size = sum(end.read_through[name] - start.read_through[name] for name in moved)
@@ -53,12 +49,11 @@ class Run:
         if self.limits.max_records is not None:
             assert self.records(start, end, moved) <= max(self.limits.max_records, len(moved))
         if self.limits.max_fragments is not None:
-            # A record that ends in the next fragment is taken whole only if the batch has no other of it.
+            # A record that ends in the next fragment is taken whole only if it is the batch's only one there.
             ended = sum(self.fragments_ended(start, end, name) for name in moved)
             assert ended <= max(self.limits.max_fragments, len(moved)) + self.spanned(start, end, moved)
 
     def records(self, start: JournalOffsets, end: JournalOffsets, moved: list[str]) -> int:
-        """Return how many records a batch has."""
         bounds = {name: self.boundaries(name) for name in moved}
         return sum(
             bounds[name].index(end.read_through[name]) - bounds[name].index(start.read_through[name])
@@ -71,7 +66,7 @@ class Run:
         return bisect_right(edges, reached - 1) - bisect_right(edges, begin) + 1
 
     def spanned(self, start: JournalOffsets, end: JournalOffsets, moved: list[str]) -> int:
-        """Return how many fragments more a batch has that is one record in some journal."""
+        """Return how many extra fragments a batch has because it is a single record in some journal."""
         more = 0
         for name in moved:
             bounds = self.boundaries(name)
@@ -82,21 +77,20 @@ class Run:
 
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
-    """A few journals with whole records, maybe half of one more, in fragments cut anywhere."""
+    """Draw journals with whole records, perhaps half of one more, in fragments that are cut anywhere."""
     journals = {}
     for name in ("log/a", "log/b", "log/c")[: draw(st.integers(1, 3))]:
         content, begin = draw(records) + b"y" * draw(st.integers(0, HALF)), draw(st.sampled_from([0, 1000]))
         edges = draw(st.lists(st.integers(0, len(content)), max_size=6))
         journals[name] = FakeJournal(content, begin, fragments=sorted({begin, *(begin + at for at in edges)}))
     client = planner_of(journals)[1]
-    # Bytes come with the head, or are looked for where they are: the same batches follow.
+    # The same batches follow, whether the bytes come with the head or are read separately.
     client.has_tails = draw(st.booleans())
-    # Heads are asked for first, where there are so many journals, or with what is new.
+    # With a threshold of 1, heads are read first; with MANY, together with new bytes.
     return Run(sorted(journals), client, draw(limits), draw(st.sampled_from([1, MANY])))
 
 
 def start_of(run: Run) -> JournalOffsets:
-    """Return the first offset of each journal."""
     return JournalOffsets({name: run.client.journals[name].begin for name in run.names})
 
 
@@ -126,7 +120,6 @@ def test_an_available_now_run_reads_what_is_there_and_ends(run: Run, later: list
 def test_a_stream_reads_every_record_in_the_end(
     run: Run, appends: list[tuple[str, bytes]], restarts: bool
 ) -> None:
-    """Batches follow each other to the last whole record, through new planners, and none reads back."""
     now = [0.0]
     planner, client = planner_of(run.client.journals, "stream", lambda: now[0], run.many)
     client.has_tails = run.client.has_tails

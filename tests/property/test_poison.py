@@ -23,7 +23,6 @@ CASES = 100
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text."""
     return text.split()
 
 
@@ -81,13 +80,11 @@ VARINTS = (0, 1, 127, 128, 300, 2**31, 2**32, 2**63, 2**64 - 1, 2**70)
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[Child]:
-    """A process for all cases."""
     with Child() as started:
         yield started
 
 
 def test_what_was_found_once_stays_fixed(child: Child) -> None:
-    """Each record of the corpus is read, or is malformed."""
     lines = [json.loads(line) for line in CORPUS.read_text().splitlines()]
     cases = [
         Case(
@@ -105,7 +102,6 @@ def test_what_was_found_once_stays_fixed(child: Child) -> None:
 @given(seed=st.integers(0, 2**64 - 1))
 @settings(max_examples=examples(16), phases=[Phase.generate])
 def test_any_bytes_give_a_row_or_a_malformed_record(child: Child, form: str, seed: int) -> None:
-    """Records are extremes and their neighbours, of each type; the process that reads them survives."""
     assert child.problems(_cases(seed, form)) == []
 
 
@@ -114,12 +110,12 @@ def test_any_bytes_give_a_row_or_a_malformed_record(child: Child, form: str, see
 @given(seed=st.integers(0, 2**64 - 1))
 @settings(max_examples=examples(200), phases=[Phase.generate])
 def test_any_bytes_for_long(child: Child, form: str, seed: int) -> None:
-    """The same with 200,000 records of each form: a quarter of an hour each."""
+    """This reads 200,000 records of each form, a quarter of an hour each."""
     assert child.problems(_cases(seed, form)) == []
 
 
 def test_a_crash_and_a_mistake_are_both_noticed(child: Child) -> None:
-    """The rig itself: the record that kills the process is named, and the cases behind it are run."""
+    """This tests the rig: it names the record that kills the process, and still runs the cases after it."""
     cases = [Case("raw", b"x"), Case("kill", b"y"), Case("json", b"{}", "no type"), Case("raw", b"z")]
     killed, wrong = child.problems(cases)
     assert "kill string b'y' (1 bytes): the process ended with SIGSEGV" in killed
@@ -219,7 +215,7 @@ def _varint(number: int) -> bytes:
 
 
 def _message(chance: random.Random, depth: int = 0) -> bytes:
-    if depth == 0 and chance.random() < 0.02:  # A field in a field, a thousand levels deep.
+    if depth == 0 and chance.random() < 0.02:  # A field within a field, a thousand levels deep.
         return b"".join(b"\x62" + _varint(size) for size in range(3000, 0, -3))
     found = b""
     for _ in range(chance.randrange(4)):
@@ -248,7 +244,7 @@ def _cases(seed: int, form: str) -> list[Case]:
 
 
 def _case(chance: random.Random, form: str) -> Case:
-    """Return a case of a form: often a record that is nearly right, with something extreme."""
+    """Return a case of a form: often an almost valid record with an extreme value."""
     like = "protobuf" if form in PROTOBUF else "csv" if form.startswith("csv") else "json"
     if form in ("raw", "messages"):
         like = chance.choice(["json", "csv", "protobuf"])

@@ -1,4 +1,4 @@
-"""Fragment names round trip, and cover sets hold what a slow and obvious version says."""
+"""Fragment names round trip, and cover sets agree with a slow and obvious version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ POSTFIXES = st.sampled_from(["", "date=2026-11-21", "date=2026-11-21/hour=05", "
 
 @st.composite
 def fragments(draw: st.DrawFn) -> Fragment:
-    """Draw a fragment with all of its fields."""
     begin, end = sorted((draw(OFFSETS), draw(OFFSETS)))
     return Fragment(
         journal=draw(st.sampled_from(["a/journal", "ünï/cöde"])),
@@ -35,7 +34,7 @@ def fragments(draw: st.DrawFn) -> Fragment:
 @settings(deadline=None)
 @given(fragments())
 def test_paths_round_trip(fragment: Fragment) -> None:
-    """A path, with its journal taken away, holds all of a fragment but the store and the time."""
+    """A path without its journal contains everything of a fragment except the store and the time."""
     parsed = parse_content_path(fragment.journal, fragment.content_path.removeprefix(f"{fragment.journal}/"))
     assert parsed.content_path == fragment.content_path
     assert (parsed.begin, parsed.end, parsed.sum) == (fragment.begin, fragment.end, fragment.sum)
@@ -45,7 +44,6 @@ def test_paths_round_trip(fragment: Fragment) -> None:
 @settings(deadline=None)
 @given(st.lists(fragments(), min_size=2, max_size=2))
 def test_names_sort_by_span(pair: list[Fragment]) -> None:
-    """Names in order of text are in order of begin and end."""
     one, other = sorted(pair, key=lambda fragment: fragment.content_name)
     assert (one.begin, one.end) <= (other.begin, other.end)
 
@@ -53,12 +51,11 @@ def test_names_sort_by_span(pair: list[Fragment]) -> None:
 @settings(deadline=None)
 @given(fragments())
 def test_messages_round_trip(fragment: Fragment) -> None:
-    """A message holds all of a fragment."""
     assert Fragment.from_pb(pb.Fragment.FromString(fragment.to_pb().SerializeToString())) == fragment
 
 
 def maximal(added: list[Span]) -> list[Span]:
-    """Return the spans, not empty ones, that lie within no other."""
+    """Return the nonempty spans that lie within no other."""
     distinct = {span for span in added if span[0] < span[1]}
     return sorted(
         (begin, end)
@@ -68,7 +65,7 @@ def maximal(added: list[Span]) -> list[Span]:
 
 
 def cover_set(added: list[Span]) -> CoverSet:
-    """Return the set of the spans; a fragment's mod time is its place among them."""
+    """Return the cover set of the spans; a fragment's mod time is its index among them."""
     return CoverSet.of(
         Fragment("a/journal", *span, NO_SUM, pb.NONE, mod_time=at) for at, span in enumerate(added)
     )
@@ -87,7 +84,6 @@ def test_members(added: list[Span]) -> None:
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(SPANS, max_size=10), st.integers(-1, 13))
 def test_lookups(added: list[Span], offset: int) -> None:
-    """Lookups agree with looking at every member."""
     found, members = cover_set(added), maximal(added)
     covering, following = found.covering(offset), found.following(offset)
     holding = [(begin, end) for begin, end in members if begin <= offset < end]
@@ -101,6 +97,5 @@ def test_lookups(added: list[Span], offset: int) -> None:
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(SPANS, max_size=10), SPANS)
 def test_coverage(added: list[Span], span: Span) -> None:
-    """A span is covered if each of its bytes was in some fragment."""
     held = {offset for begin, end in added for offset in range(begin, end)}
     assert cover_set(added).is_covered(*span) == held.issuperset(range(*span))

@@ -1,4 +1,4 @@
-"""Names are valid, durations and trees of journals round trip, as slow and obvious versions say."""
+"""Names, durations and trees of journals agree with slow and obvious versions, and round trip."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEAR_NAMES = st.one_of(
 
 
 def is_clean_path(text: str, least: int) -> bool:
-    """Say, by the letter of the rules, whether a text is a path of ``least`` to 512 bytes."""
+    """Return whether a text is, by the letter of the rules, a path of ``least`` to 512 bytes."""
     for character in text:
         if unicodedata.category(character)[0] not in "LN" and character not in "-_+/.=%":
             return False
@@ -45,7 +45,7 @@ def is_clean_path(text: str, least: int) -> bool:
 @settings(max_examples=examples(100), deadline=None)
 @given(NEAR_NAMES)
 def test_names(text: str) -> None:
-    """A name is valid if it is a clean path, and so is what follows its first semicolon."""
+    """A name is valid if it is a clean path, and so is everything after its first semicolon."""
     journal, semicolon, meta = text.partition(";")
     expected = is_clean_path(journal, 4) and (not semicolon or is_clean_path(meta, 1))
     try:
@@ -59,7 +59,6 @@ def test_names(text: str) -> None:
 @settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_durations_round_trip(nanoseconds: int) -> None:
-    """The text of a duration is parsed to the same nanoseconds."""
     duration = Duration()
     duration.FromNanoseconds(nanoseconds)
     text = format_duration(duration)
@@ -106,7 +105,6 @@ def changes(draw: st.DrawFn, name: str) -> pb.ApplyRequest.Change:
 @settings(deadline=None)
 @given(st.data(), st.sets(TREE_NAMES, min_size=1, max_size=8))
 def test_trees_round_trip(data: st.DataObject, names: set[str]) -> None:
-    """Any journals, written as a tree, read back as the same changes in order of name."""
     asked = [data.draw(changes(name)) for name in names]
     in_order = sorted(asked, key=lambda change: change.delete or change.upsert.name)
     assert parse_journal_yaml(format_journal_yaml(asked)) == in_order

@@ -24,25 +24,22 @@ SETS = GROUPS.map(labels.label_set)
 
 @st.composite
 def selectors(draw: st.DrawFn) -> pb.LabelSelector:
-    """Draw a valid selector, with matches by prefix."""
     parts = draw(SETS), draw(SETS)
     for part in parts:
         for label in part.labels:
             label.prefix = draw(st.booleans())
-    # An empty set and none are the same to a broker; the parser leaves it out.
+    # A broker does not distinguish an empty set from none; the parser leaves it out.
     included, excluded = (part if part.labels else None for part in parts)
     return pb.LabelSelector(include=included, exclude=excluded)
 
 
 def groups(found: pb.LabelSet) -> Groups:
-    """Return the values of each name, in order."""
     return {label.name: labels.values_of(found, label.name) for label in found.labels}
 
 
 @settings(deadline=None)
 @given(selectors())
 def test_selector_round_trips(selector: pb.LabelSelector) -> None:
-    """A selector's text is parsed to the selector, and formatting that gives the same text."""
     text = labels.format_selector(selector)
     assert labels.parse_selector(text) == selector
     assert labels.format_selector(labels.parse_selector(text)) == text
@@ -51,7 +48,6 @@ def test_selector_round_trips(selector: pb.LabelSelector) -> None:
 @settings(deadline=None)
 @given(selectors())
 def test_spacing_means_nothing(selector: pb.LabelSelector) -> None:
-    """Single spaces around terms, and a comma at the end, change nothing."""
     text = labels.format_selector(selector)
     spaced = text.replace(",", " , ") + ("," if text else "")
     assert labels.parse_selector(spaced) == selector
@@ -60,7 +56,7 @@ def test_spacing_means_nothing(selector: pb.LabelSelector) -> None:
 @settings(max_examples=examples(300), deadline=None)
 @given(st.text("ab =!,()in:prefixot", max_size=12))
 def test_any_text_parses_or_is_refused(text: str) -> None:
-    """Text is either refused, or a selector whose canonical form means the same."""
+    """A text that parses is a selector whose canonical form means the same."""
     try:
         selector = labels.parse_selector(text)
     except ProtocolError:
@@ -69,7 +65,6 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 
 
 def satisfied(selector: pb.LabelSet, name: str, have: Groups) -> bool:
-    """Say, one pair at a time, whether a set satisfies what a selector wants of a name."""
     for want in selector.labels:
         for value in have.get(name, []):
             if want.name != name:
@@ -84,7 +79,6 @@ def satisfied(selector: pb.LabelSet, name: str, have: Groups) -> bool:
 @settings(max_examples=examples(300), deadline=None)
 @given(selectors(), SETS)
 def test_matching(selector: pb.LabelSelector, found: pb.LabelSet) -> None:
-    """A selector matches where every included name is satisfied, and no excluded one."""
     have = groups(found)
     expected = all(satisfied(selector.include, name, have) for name in groups(selector.include))
     expected &= not any(satisfied(selector.exclude, name, have) for name in groups(selector.exclude))
@@ -94,7 +88,6 @@ def test_matching(selector: pb.LabelSelector, found: pb.LabelSet) -> None:
 @settings(deadline=None)
 @given(SETS)
 def test_a_set_matches_itself(found: pb.LabelSet) -> None:
-    """A selector of all labels of a set matches it, and excluding any of them does not."""
     assert labels.selector_matches(pb.LabelSelector(include=found), found)
     assert labels.selector_matches(pb.LabelSelector(exclude=found), found) == (not found.labels)
 
@@ -102,7 +95,7 @@ def test_a_set_matches_itself(found: pb.LabelSet) -> None:
 @settings(deadline=None)
 @given(GROUPS, GROUPS)
 def test_set_algebra(left: Groups, right: Groups) -> None:
-    """Union and difference treat a name's values as one value of a dictionary."""
+    """Union and difference treat a name's values as one dictionary value."""
     one, other = labels.label_set(left), labels.label_set(right)
     had, has = groups(one), groups(other)
     assert groups(labels.union(one, other)) == has | had
@@ -112,6 +105,5 @@ def test_set_algebra(left: Groups, right: Groups) -> None:
 @settings(deadline=None)
 @given(SETS, SETS)
 def test_algebra_keeps_sets_valid(one: pb.LabelSet, other: pb.LabelSet) -> None:
-    """The results of the operations are in order."""
     for combine in (labels.union, labels.subtract):
         labels.validate_label_set(combine(one, other))

@@ -14,7 +14,6 @@ some_spans = st.lists(st.tuples(offsets, offsets).map(sorted).map(tuple), max_si
 
 
 def offsets_of(spans: list[tuple[int, int]]) -> set[int]:
-    """Return all offsets in some spans."""
     return {at for begin, end in spans for at in range(begin, end)}
 
 
@@ -22,7 +21,6 @@ def offsets_of(spans: list[tuple[int, int]]) -> set[int]:
 def test_spans_are_sets_of_offsets(
     some: list[tuple[int, int]], others: list[tuple[int, int]], begin: int, end: int
 ) -> None:
-    """Union and complement are those of the offsets, in ascending spans that lie apart."""
     union, rest = joined([*some, *others]), outside(sorted(some), begin, end)
     assert offsets_of(union) == offsets_of(some) | offsets_of(others)
     assert offsets_of(rest) == set(range(begin, end)) - offsets_of(some)

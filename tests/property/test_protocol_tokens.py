@@ -1,4 +1,4 @@
-"""Tokens round-trip: what is claimed is what verifies."""
+"""Tokens round trip: the claims that are signed are the ones that verify."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ NOW = 1_700_000_000.0
     lifetime_s=st.integers(1, 10**6),
 )
 def test_what_is_signed_verifies(capability: int, selector: str, lifetime_s: int) -> None:
-    """Claims come back from a token as they were signed."""
     claims = Claims(capability, parse_selector(selector))
     back = KEYS.verify(KEYS.sign(claims, now=NOW, lifetime_s=lifetime_s), now=NOW)
     assert (back.capability, back.selector) == (capability, claims.selector)

@@ -1,8 +1,8 @@
 """A recovery log gives the files of its newest primary, wherever others crashed and whatever they append.
 
-Hosts take the log over from each other. Each does random file operations, whose appends may be held back.
-When it is replaced, what it holds back is lost, or is appended before or after the hand-off. Afterwards it
-may go on as a zombie, fenced or, as before Gazette had registers, not.
+Hosts take the log over from each other. Each does random file operations, whose appends may be delayed. When
+a host is replaced, its delayed appends are lost, or arrive before or after the hand-off. Afterwards it may
+continue as a zombie: fenced or, as before Gazette had registers, not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Files = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Change:
-    """A file operation; one that is impossible is left out."""
+    """A file operation; an impossible one is left out."""
 
     kind: str
     name: str
@@ -43,8 +43,6 @@ class Change:
 
 @dataclass(frozen=True)
 class Reign:
-    """The time of one primary, and how the next one takes over."""
-
     changes: tuple[Change, ...]
     repeats: bool
     """The first append is done twice, as if its answer was lost."""
@@ -79,8 +77,6 @@ reigns = st.builds(
 
 @dataclass
 class Host:
-    """A recorder, its directory, and the files that are to be in there."""
-
     recorder: Recorder
     service: MemoryService
     recovered: pr.FSMHints
@@ -91,7 +87,6 @@ class Host:
     """The files after the last append of each change."""
 
     def change(self, step: Change) -> None:
-        """Do an operation on disk, in the log, and in the model."""
         real, model = RecordedFiles(self.recorder), self.files
         match step.kind:
             case "create":
@@ -119,7 +114,6 @@ class Host:
             self.marks.append((self.service.released, self.snapshot()))
 
     def snapshot(self) -> Files:
-        """Return the files of the model."""
         return {name: bytes(content) for name, content in self.files.items()}
 
     def durable(self) -> list[Files]:
@@ -128,8 +122,6 @@ class Host:
 
 
 class Machine:
-    """The log, its hosts, and what has to be true of them."""
-
     def __init__(self, root: Path, seed: int) -> None:
         self._root = root
         self._made = 0
@@ -139,7 +131,6 @@ class Machine:
         self.primary = self._take_over(pr.FSMHints(log=LOG), dict)
 
     def run(self, reign: Reign) -> None:
-        """Let the primary do its work, and another host take over."""
         old = self.primary
         old.service.repeats = reign.repeats
         for change in reign.changes:
@@ -204,7 +195,7 @@ class Machine:
 
 
 def kept(hints: pr.FSMHints) -> pr.FSMHints:
-    """Return hints after a while in a store."""
+    """Return hints after they were stored and read back."""
     assert hints_from_bytes(hints.SerializeToString(), "key") == hints
     return hints_from_bytes(hints_to_json(hints), "key")
 
@@ -216,7 +207,7 @@ OTHER = Change("create", "folder/c", "a", 0, b"")
 TO_B = Change("rename", "a", "b", 0, b"")
 WRITE_B = Change("write", "b", "a", 0, b"b")
 OTHER_TO_A = Change("rename", "folder/c", "a", 0, b"")
-# A file is deleted between two segments of hints, and another one gets its path.
+# A file is deleted between two segments of hints, and another file gets its path.
 DELETES = Reign((CREATE, TO_B, CREATE, WRITE_B, OTHER_TO_A), False, (), "late", "none", fenced=True)
 
 
@@ -227,7 +218,6 @@ DELETES = Reign((CREATE, TO_B, CREATE, WRITE_B, OTHER_TO_A), False, (), "late", 
 @example([Reign((OTHER,), False, (), "late", "none", fenced=True), DELETES], 1)
 @example([LAST, Reign((CREATE, WRITE), True, (), "late", "recorded", fenced=True)], 1)
 def test_the_newest_primary_has_the_files(plan: list[Reign], seed: int) -> None:
-    """Each host that takes the log over finds the files as of its predecessor's last durable operation."""
     with tempfile.TemporaryDirectory() as root:
         machine = Machine(Path(root), seed)
         for reign in [*plan, LAST, LAST]:

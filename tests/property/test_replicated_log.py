@@ -1,8 +1,8 @@
 """Repeats of a log's records are dropped, wherever in the log a receiver starts.
 
-The model is a writer as AppendService makes it: a batch of records is appended until an answer comes,
-then the next batch is. An append without an answer may be done late: after later batches, until another
-writer takes over.
+The model is a writer as AppendService makes it: it appends a batch of records until an answer comes, then
+the next one. An append without an answer may take effect late: after later batches, until another writer
+takes over.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from tests.rig.examples import examples
 
 @dataclass(frozen=True)
 class Batch:
-    """Some records of one append, and what became of its tries."""
-
     sizes: tuple[int, ...]
     """Length of each record."""
     behind: int
@@ -45,8 +43,6 @@ batches = st.builds(
 
 
 class History:
-    """The journal that a list of batches makes."""
-
     def __init__(self, plan: list[Batch]) -> None:
         self.records: list[Record] = []
         self._head = 0
@@ -55,7 +51,7 @@ class History:
         ends = [0]
         for number, batch in enumerate(plan):
             if batch.takes_over:
-                # Late tries of the writer before are refused from now on.
+                # From now on the broker refuses late tries of the previous writer.
                 self._late.clear()
                 producer, clock, ends = producer + 1, 0, [self._head]
             earliest = ends[max(0, len(ends) - 1 - batch.behind)]
@@ -79,7 +75,7 @@ class History:
             self._head += size
 
     def first_copies(self) -> list[Record]:
-        """Return each record once, where it is first."""
+        """Return each record once, at its first position."""
         found: dict[object, Record] = {}
         for record in self.records:
             found.setdefault(record.stamp, record)
@@ -87,7 +83,7 @@ class History:
 
 
 def delivered(history: History, start: int) -> tuple[list[Record], int]:
-    """Return what a receiver that starts at an offset delivers, and the bytes that it looked back at."""
+    """Return the records that a receiver from an offset delivers, and how many bytes it looked back."""
     repeats, kept, looked_at = RepeatFilter(start), [], 0
     for record in history.records:
         if record.begin < start:
@@ -108,7 +104,7 @@ def delivered(history: History, start: int) -> tuple[list[Record], int]:
 @settings(max_examples=examples(300))
 @given(st.lists(batches, min_size=1, max_size=12), st.data())
 def test_each_record_comes_once_from_any_start(plan: list[Batch], data: st.DataObject) -> None:
-    """A receiver delivers the records whose first copy is at or after its start, in order, each once."""
+    """A receiver delivers, in order, each record whose first copy is at or after its start."""
     history = History(plan)
     start = data.draw(st.sampled_from([record.begin for record in history.records]))
     kept, looked_at = delivered(history, start)
@@ -119,7 +115,6 @@ def test_each_record_comes_once_from_any_start(plan: list[Batch], data: st.DataO
 @settings(max_examples=examples(100))
 @given(st.lists(batches, min_size=1, max_size=12), st.data())
 def test_two_receivers_one_after_the_other_are_as_one(plan: list[Batch], data: st.DataObject) -> None:
-    """What a receiver delivered up to an offset, and its successor from there on, is everything."""
     history = History(plan)
     (whole, _) = delivered(history, 0)
     at = data.draw(st.sampled_from([record.end for record in history.records]))
@@ -128,7 +123,6 @@ def test_two_receivers_one_after_the_other_are_as_one(plan: list[Batch], data: s
 
 
 def test_without_a_look_back_a_repeat_passes() -> None:
-    """A receiver that starts between two copies cannot tell by what it reads alone."""
     history = History([Batch((10, 20), behind=0, copies=2, late=(), takes_over=False)])
     assert delivered(history, 30) == ([], 30)
     blind = RepeatFilter(30)
@@ -136,7 +130,7 @@ def test_without_a_look_back_a_repeat_passes() -> None:
 
 
 def test_records_without_a_clock_are_never_repeats() -> None:
-    """A writer of its own kind may opt out, as Gazette's readers allow."""
+    """A writer may opt out by a zero producer and clock, as Gazette's readers allow."""
     nil = build_uuid(ProducerId(bytes(6)), Clock(0), OUTSIDE_TXN)
     repeats = RepeatFilter(50)
     for begin in (50, 60):

@@ -1,4 +1,4 @@
-"""Shows that replicas agree, and keep what was acknowledged, whichever of them fails at whichever message."""
+"""Replicas agree, and keep acknowledged bytes, whichever of them fails at whichever message."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ MEMBERS = [Member("local", f"broker-{number}") for number in range(3)]
 
 
 def checksum(content: bytes) -> bytes:
-    """Return twenty bytes that tell contents apart: zeros for none, as replicas have it."""
+    """Return twenty bytes that identify the content: zeros for no content, as replicas have it."""
     return hashlib.sha1(content, usedforsecurity=False).digest() if content else NO_SUM
 
 
 @dataclass
 class MemorySpool:
-    """A replica's spool, and what it has closed so far. Closed extents go to the store they all share."""
+    """A replica's spool, and its closed extents, which go to the shared store."""
 
     store: dict[int, int]
     name: str = NAME
@@ -79,7 +79,7 @@ class MemorySpool:
 
 @dataclass(frozen=True)
 class Failure:
-    """A stream breaks: at which message, and whether the replica still takes it, and answers."""
+    """At which message a stream breaks, and whether the replica still applies and answers that message."""
 
     at: int
     is_taken: bool
@@ -88,7 +88,7 @@ class Failure:
 
 @dataclass
 class MemoryPeer:
-    """A stream to a replica that takes messages at once, until it breaks."""
+    """A stream to a replica that applies messages immediately, until it breaks."""
 
     member: pb.ProcessSpec.ID
     spool: MemorySpool
@@ -128,8 +128,6 @@ failures = st.builds(Failure, at=st.integers(0, 7), is_taken=st.booleans(), is_h
 
 
 class ReplicationMachine(RuleBasedStateMachine):
-    """Appends to a journal whose replicas fail, die and join."""
-
     def __init__(self) -> None:
         super().__init__()
         self.store: dict[int, int] = {}
@@ -156,7 +154,7 @@ class ReplicationMachine(RuleBasedStateMachine):
             self.pipeline = None
 
     def ready(self, broken: dict[int, Failure]) -> Pipeline:
-        """Return a synced pipeline, new if there is none to use."""
+        """Return a synced pipeline, a new one if the old one is unusable."""
         if self.pipeline is None or not self.pipeline.is_usable:
             self.drop_pipeline()
             primary, *others = self.slots
@@ -222,7 +220,7 @@ class ReplicationMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.alive) > 1)
     @rule(which=st.integers(0, 2))
     def kill(self, which: int) -> None:
-        """Lose a replica, and what no store has of it."""
+        """Lose a replica, and everything of it that is not in a store."""
         member = self.slots.pop(which % len(self.slots))
         self.drop_pipeline()
         del self.alive[member]
@@ -230,13 +228,12 @@ class ReplicationMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.alive) < len(MEMBERS))
     @rule()
     def start_again(self) -> None:
-        """Add a replica that holds nothing; the others then agree with it, as on any change of members."""
+        """Add an empty replica; the others then synchronize with it, as on any change of members."""
         self.join(next(member for member in MEMBERS if member not in self.alive))
         self.ready({})
 
     @rule(which=st.integers(0, 2))
     def move(self, which: int) -> None:
-        """Make another replica the primary."""
         self.drop_pipeline()
         self.slots.insert(0, self.slots.pop(which % len(self.slots)))
 
@@ -279,7 +276,6 @@ def test_the_tables_are_whole() -> None:
 def test_a_replica_that_agrees_holds_the_proposal(
     held: bytes, staged: bytes, proposed: tuple[int, int]
 ) -> None:
-    """OK to any proposal means that the replica holds exactly that, and nothing is left staged."""
     spool = MemorySpool({})
     spool.stage(held)
     if held:

@@ -38,7 +38,7 @@ chunk_sizes = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
 @st.composite
 def journals(draw: st.DrawFn, *, holes: bool = True) -> FakeJournal:
-    """A journal whose content ends with a record end, maybe with holes, arriving in odd chunks."""
+    """Draw a journal that ends with a whole record and arrives in uneven chunks, perhaps with holes."""
     content, base = draw(contents), draw(st.integers(0, 50))
     edges: list[int] = []
     if holes and len(content) > 2:
@@ -50,7 +50,6 @@ def journals(draw: st.DrawFn, *, holes: bool = True) -> FakeJournal:
 
 
 def pieces_at(begin: int, end: int, cuts: list[int]) -> list[Piece]:
-    """Return the pieces of a range cut at these offsets."""
     edges = [begin, *sorted({cut for cut in cuts if begin < cut < end}), end]
     return [Piece(NAME, low, high, end, starts_on_record=low == begin) for low, high in pairwise(edges)]
 
@@ -61,7 +60,6 @@ ROWS = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
 def rows_of(
     journal: FakeJournal | None, piece: Piece, *, fail: bool, block_bytes: int
 ) -> tuple[list[tuple[int, bytes]], list[Gap]]:
-    """Scan a piece, return its rows and gaps."""
     scan = PieceScan(journal, piece, fail_on_data_loss=fail, block_bytes=block_bytes)
     table = pa.Table.from_batches(list(raw_record_batches(scan, ROWS)), ROWS)
     table.validate(full=True)
@@ -71,7 +69,6 @@ def rows_of(
 @settings(deadline=None)
 @given(journals(holes=False), st.lists(st.integers(0, 500), max_size=8), st.integers(1, 60))
 def test_any_cut_gives_the_same_rows(journal: FakeJournal, cuts: list[int], block_bytes: int) -> None:
-    """Rows of all pieces together are the records of the range, in order and once; so are those at hand."""
     begin, end = journal.base, journal.base + len(journal.content)
     if begin < end:
         whole = Piece(NAME, begin, end, end, starts_on_record=True, content=journal.content)
@@ -90,7 +87,7 @@ def test_any_cut_gives_the_same_rows(journal: FakeJournal, cuts: list[int], bloc
 def test_each_row_says_when_its_first_byte_was_stored(
     journal: FakeJournal, data: st.DataObject, block_bytes: int
 ) -> None:
-    """Rows have their bytes' times, whatever is cut or gone; bytes that are not stored have none."""
+    """Rows have the times of their bytes, whatever is cut or missing; bytes that are not stored have none."""
     begin, end = journal.base, journal.base + len(journal.content)
     edges = data.draw(st.lists(st.integers(begin, end), unique=True, max_size=5).map(sorted))
     journal.stored = [(edge, data.draw(st.integers(0, 3))) for edge in edges]
@@ -103,7 +100,7 @@ def test_each_row_says_when_its_first_byte_was_stored(
                 record_batch.validate(full=True)
                 found |= dict(zip(*record_batch.to_pydict().values(), strict=True))
         except RecordError:
-            assume(False)  # A hole took the last record's end.
+            assume(False)  # A hole cut off the last record's end.
     assert set(found) == {offset for offset, _ in records_of(journal, begin, end)}
     for offset, time in found.items():
         assert (int(time.timestamp()) if time else 0) == journal.mod_time(offset)
@@ -115,7 +112,7 @@ def test_each_row_says_when_its_first_byte_was_stored(
 def test_any_cut_gives_the_same_rows_around_holes(
     journal: FakeJournal, cuts: list[int], block_bytes: int
 ) -> None:
-    """A hole takes the records it cuts and no other, and every missing byte is counted once."""
+    """A hole removes the records it cuts and no others, and every missing byte is counted once."""
     begin, end = journal.base, journal.base + len(journal.content)
     got: list[tuple[int, bytes]] = []
     gaps: list[Gap] = []
@@ -142,7 +139,6 @@ def test_any_cut_gives_the_same_rows_around_holes(
 def test_split_covers_the_ranges(
     spans: list[tuple[int, int]], edges: list[int], min_partitions: int, max_bytes: int
 ) -> None:
-    """Pieces follow each other without hole or overlap, none too long, and enough of them."""
     ranges = [OffsetRange(f"j/{at}", begin, begin + size) for at, (begin, size) in enumerate(spans)]
     fragments = {
         each.journal: [OffsetRange(each.journal, edge, edge + 1) for edge in edges] for each in ranges
@@ -167,7 +163,6 @@ def test_split_covers_the_ranges(
     st.sampled_from([1, 7, 40, 500]),
 )
 def test_tasks_hold_each_piece_once(sizes: list[int], min_partitions: int) -> None:
-    """Pieces share tasks in their order, none with more than its share, and enough tasks are left."""
     pieces = [Piece(f"j/{at}", 0, size, size, starts_on_record=True) for at, size in enumerate(sizes)]
     found = tasks(pieces, min_partitions)
     assert [piece for task in found for piece in task] == pieces
@@ -178,7 +173,7 @@ def test_tasks_hold_each_piece_once(sizes: list[int], min_partitions: int) -> No
 
 
 def test_small_pieces_share_tasks() -> None:
-    """Two thousand journals with a record each are not two thousand tasks."""
+    """Two thousand journals with a record each must not become two thousand tasks."""
     pieces = [Piece(f"j/{at}", 0, 200, 200, starts_on_record=True) for at in range(2_000)]
     assert len(tasks(pieces)) == 33
     assert len(tasks(pieces, 1_500)) == 2_000
@@ -186,7 +181,7 @@ def test_small_pieces_share_tasks() -> None:
 
 
 def test_tasks_bring_few_bytes_along() -> None:
-    """Spark carries what a task brings along, and warns of a megabyte."""
+    """Spark ships a task's data with it, and warns above a megabyte."""
     content = bytes(SHARED_CONTENT_BYTES // 10)
     pieces = [
         Piece(f"j/{at}", 0, len(content), len(content), starts_on_record=True, content=content)
@@ -197,7 +192,7 @@ def test_tasks_bring_few_bytes_along() -> None:
 
 @st.composite
 def fragmented(draw: st.DrawFn) -> tuple[list[OffsetRange], list[OffsetRange], OffsetRange]:
-    """The fragments of a journal, some of which are solid, and a range of it. A few overlap; holes occur."""
+    """Draw fragments of a journal, some solid, some overlapping, with holes, and a range of it."""
     fragments, at = [], 0
     for size in draw(st.lists(st.integers(1, 300), min_size=1, max_size=20)):
         at += draw(st.sampled_from([0, 0, 0, 0, -min(at, 40), 25]))
@@ -209,7 +204,6 @@ def fragmented(draw: st.DrawFn) -> tuple[list[OffsetRange], list[OffsetRange], O
 
 
 def spans(*positions: tuple[int, int]) -> list[OffsetRange]:
-    """Return ranges of the journal."""
     return [OffsetRange(NAME, begin, end) for begin, end in positions]
 
 
@@ -231,7 +225,6 @@ def spans(*positions: tuple[int, int]) -> list[OffsetRange]:
 def test_split_stays_out_of_solid_fragments_while_there_are_enough_pieces(
     found: tuple[list[OffsetRange], list[OffsetRange], OffsetRange], min_partitions: int, max_bytes: int
 ) -> None:
-    """Pieces tile the range whatever is solid, and none is missing that a core could have had."""
     fragments, solid, whole = found
     limits: dict[str, Any] = {"min_partitions": min_partitions, "max_bytes": max_bytes}
     anywhere = split([whole], {NAME: fragments}, **limits)
@@ -245,7 +238,7 @@ def test_split_stays_out_of_solid_fragments_while_there_are_enough_pieces(
     assert len(pieces) >= min(ENOUGH_PIECES, len(anywhere))
     if pieces == anywhere:
         return
-    # Solid fragments that overlap are read as one, so a cut moves to the end of the last of them.
+    # Overlapping solid fragments are read as one, so a cut moves to the end of the last of them.
     runs: list[tuple[int, int]] = []
     for fragment in sorted(solid, key=lambda fragment: fragment.begin):
         if runs and fragment.begin < runs[-1][1]:
@@ -265,7 +258,6 @@ def test_split_stays_out_of_solid_fragments_while_there_are_enough_pieces(
 
 
 def boundaries(content: bytes) -> list[int]:
-    """Return every record boundary."""
     return [0, *(at + 1 for at, octet in enumerate(content) if octet == 10)]
 
 
@@ -274,7 +266,7 @@ def boundaries(content: bytes) -> list[int]:
     st.data(),
 )
 def test_record_end_is_the_largest_boundary(content: bytes, data: st.DataObject) -> None:
-    """The end of a batch is the largest boundary up to the limit; the next one is the smallest after."""
+    """A batch ends at the largest boundary up to the limit, or else at the first one after its begin."""
     begin = data.draw(st.sampled_from(boundaries(content)))
     end = data.draw(st.integers(begin, len(content)))
     read = FakeJournal(content).window
@@ -289,7 +281,6 @@ def test_record_end_is_the_largest_boundary(content: bytes, data: st.DataObject)
 @settings(deadline=None)
 @given(journals(), st.data())
 def test_ends_found_around_holes_lose_nothing(journal: FakeJournal, data: st.DataObject) -> None:
-    """Two batches that meet at an end found in a journal with holes have the rows of one batch."""
     begin, head = journal.base, journal.base + len(journal.content)
     read = window_reader(journal, NAME, fail_on_data_loss=False)
     head = record_end(read, begin, head, LONG)
@@ -306,7 +297,6 @@ def test_ends_found_around_holes_lose_nothing(journal: FakeJournal, data: st.Dat
 @settings(deadline=None)
 @given(journals(), st.data())
 def test_what_is_planned_to_be_skipped_is_what_is_skipped(journal: FakeJournal, data: st.DataObject) -> None:
-    """The gaps that a batch's plan finds are those that its pieces report, however the range is cut."""
     begin, end = journal.base, journal.base + len(journal.content)
     listed = [each for each in journal.spans() if data.draw(st.booleans())]
     planned = skipped_spans(journal, NAME, listed, begin, end)

@@ -1,4 +1,4 @@
-"""Whatever two schemas are, a table that took a batch's columns takes them again, and keeps those it had."""
+"""A table that took a batch's columns accepts them again, and keeps its own, whatever the schemas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ leaves = st.one_of(
 
 
 def structs(types: st.SearchStrategy[DataType]) -> st.SearchStrategy[StructType]:
-    """Structs of a few names, in upper or lower case."""
     fields = st.lists(
         st.tuples(st.sampled_from("abcABC"), types), min_size=1, max_size=3, unique_by=lambda f: f[0].lower()
     )
@@ -53,7 +52,6 @@ types: st.SearchStrategy[DataType] = st.recursive(
 
 
 def leaf_types(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield each leaf of a type with the way to it."""
     match kind:
         case StructType():
             for each in kind.fields:
@@ -69,7 +67,7 @@ def leaf_types(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tup
 
 @given(structs(types), structs(types))
 def test_what_was_added_is_there_the_next_time(batch: StructType, table: StructType) -> None:
-    """Columns that were added fit as they are; no other has changed; what is refused is refused again."""
+    """Added columns then fit as they are, and a batch that is refused with ``add`` is refused without."""
     found = fit("t", batch, table, add=True)
     if isinstance(found, Unfit):
         assert {each.column for each in found.problems}
@@ -86,7 +84,7 @@ def test_what_was_added_is_there_the_next_time(batch: StructType, table: StructT
 
 @given(leaves, leaves, leaves)
 def test_exact_casts_can_follow_each_other(one: DataType, two: DataType, three: DataType) -> None:
-    """A type holds itself, and what is held by what it holds; no two types hold each other."""
+    """The relation is reflexive, transitive and antisymmetric."""
     assert holds(one, one)
     if holds(one, two) and holds(two, three):
         assert holds(one, three)

@@ -1,4 +1,4 @@
-"""Hints say the types that the same text says to Spark."""
+"""Hints mean the types that the same text means to Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ names = st.sampled_from(["a", "b_2", "Order", "3rd", "größe"])
 
 
 def structs(inner: st.SearchStrategy[t.DataType]) -> st.SearchStrategy[t.StructType]:
-    """Return structs of such fields."""
     fields = st.lists(
         st.builds(t.StructField, names, inner), min_size=1, max_size=3, unique_by=lambda f: f.name
     )
@@ -46,7 +45,6 @@ kinds = st.recursive(
 
 @given(st.lists(st.tuples(names, kinds), min_size=1, max_size=4, unique_by=lambda each: each[0]))
 def test_types_as_spark_writes_them(columns: list[tuple[str, t.DataType]]) -> None:
-    """Each type that Spark writes is read as itself."""
     text = " , ".join(f"`{name}`: {kind.simpleString()}" for name, kind in columns)
     found = parse_hints("schemaHints", text)
     assert found == tuple(SchemaHint((name,), kind.jsonValue()) for name, kind in columns)

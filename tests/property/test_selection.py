@@ -1,4 +1,4 @@
-"""Journals come and go, brokers answer late, queries restart: only what is a fault is an error."""
+"""Journals come and go, brokers answer late, queries restart: only a real loss is an error."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ steps = st.lists(
 
 @dataclass
 class World:
-    """Journals, a query over them, and what somebody knows who saw all of it."""
-
     client: FakeClient
     planner: Planner
     position: JournalOffsets
@@ -51,7 +49,6 @@ class World:
     """What the query has read of each journal, and this run or its position recorded."""
 
     def step(self, what: str, name: str, number: int) -> None:
-        """Do one thing, if it can be done."""
         journals = self.client.journals
         if what == "create" and name not in journals:
             self.client.revision += 1
@@ -71,7 +68,6 @@ class World:
             self.look(ReadLimits(max_bytes=number * 10))
 
     def restart(self) -> None:
-        """Start the query again, from what its checkpoint holds."""
         self.position = JournalOffsets.from_json(self.position.to_json())
         self.planner, client = planner_of(self.client.journals)
         client.revision, self.client = self.client.revision, client
@@ -79,7 +75,6 @@ class World:
         self.read = {name: each for name, each in self.read.items() if name in self.position.fingerprints}
 
     def expected(self) -> type[GazetteError] | None:
-        """Return what the next look has to fail with."""
         found: type[GazetteError] | None = None
         for name, reached in self.position.read_through.items():
             journal = self.client.journals.get(name)
@@ -92,7 +87,6 @@ class World:
         return found
 
     def look(self, limits: ReadLimits) -> None:
-        """Plan a batch, and check it against what is known."""
         expected = self.expected()
         try:
             end = self.planner.next(self.position, limits)
@@ -114,7 +108,6 @@ class World:
 @settings(deadline=None, max_examples=examples(200))
 @given(steps)
 def test_losses_that_were_seen_are_errors_and_no_others(given_steps: list[tuple[str, str, int]]) -> None:
-    """Only seen losses are errors, in any order of appends, deletions and looks; then all is read."""
     journals = {name: FakeJournal(lines(2)) for name in NAMES[:2]}
     planner, client = planner_of(journals, startingOffsets="earliest")
     world = World(client, planner, planner.next(planner.initial()))
@@ -130,7 +123,7 @@ def test_losses_that_were_seen_are_errors_and_no_others(given_steps: list[tuple[
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_pause() -> Iterator[None]:
-    """A broker that is behind is asked again at once."""
+    """Remove the pause before an outdated broker is queried again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retry, "BACKOFF_S", (0.0,) * 50)
         yield
@@ -149,7 +142,7 @@ lagging_steps = st.lists(
 @settings(max_examples=examples(200))
 @given(lagging_steps)
 def test_a_broker_that_is_behind_leaves_no_mistake(given_steps: list[tuple[str, int, list[int]]]) -> None:
-    """Each answer has its own revision: no position's revision goes back, and no error stays."""
+    """Each answer may have another revision; the position's revision never goes back, and errors pass."""
     planner, client = planner_of({}, failOnDataLoss="false")
     client.timeout_s = 30.0
     client.change("log/0", FakeJournal(lines(1)))
@@ -161,7 +154,7 @@ def test_a_broker_that_is_behind_leaves_no_mistake(given_steps: list[tuple[str, 
         try:
             end = planner.next(position)
         except JournalNotFoundError as error:
-            # A list of that moment still had it.
+            # An older listing still had it.
             assert error.journal not in client.journals  # noqa: PT017 - it need not be raised
             assert lags
             return position
@@ -173,7 +166,7 @@ def test_a_broker_that_is_behind_leaves_no_mistake(given_steps: list[tuple[str, 
         match what:
             case "append" if there:
                 client.journals[there[number % len(there)]].content += lines(1)
-            case "create":  # Each once: none is another one of the same name.
+            case "create":  # Every name is new, so no journal is created again.
                 client.change(f"log/{made}", FakeJournal(lines(2)))
                 made += 1
             case "delete" if there:
@@ -197,7 +190,7 @@ sets = st.frozensets(st.sampled_from(["log/a", "log/b", "other/c", "other/d"]))
 def test_a_position_of_another_source_is_refused(
     position: frozenset[str], deleted: frozenset[str], selected: frozenset[str]
 ) -> None:
-    """It is one if it shares no journal with what is selected, unless all its journals were deleted."""
+    """Sharing no journal with the selection means another source, unless all its journals were deleted."""
     planner, client = planner_of({name: FakeJournal(lines(2)) for name in sorted(position | selected)})
     start = planner_of(client.journals, journals=",".join(sorted(position)))[0].initial()
     for name in deleted & position:

@@ -1,4 +1,4 @@
-"""What is committed depends on the publishers alone, not on rings, checkpoints and restarts."""
+"""Which messages are committed depends on the publishers alone, not on rings, checkpoints and restarts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ JOURNALS = ("a", "b")
 
 @dataclass
 class World:
-    """Journals, and what readers of committed messages have to get of them."""
-
     history: list[Envelope] = field(default_factory=list)
     committed: list[Envelope] = field(default_factory=list)
     ends: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     publishers: int = 0
 
     def append(self, journal: str, stamps: list[uuid.UUID]) -> list[Envelope]:
-        """Append messages."""
         begin = self.ends[journal]
         added = []
         for stamp in stamps:
@@ -38,7 +35,7 @@ class World:
 
 
 class Publisher:
-    """A publisher of transactions, or of single messages; each append may be repeated until its next one."""
+    """A publisher of transactions or single messages; it may repeat each append until its next one."""
 
     def __init__(self, world: World, *, outside: bool) -> None:
         self._world = world
@@ -62,7 +59,6 @@ class Publisher:
         return build_uuid(self._producer, self._clock, flags)
 
     def publish(self, journal: str, count: int) -> None:
-        """Append some messages at once."""
         stamps = [self._stamp(OUTSIDE_TXN if self._outside else CONTINUE_TXN) for _ in range(count)]
         added = self._world.append(journal, stamps)
         self._last[journal] = stamps
@@ -72,12 +68,11 @@ class Publisher:
             self._open.setdefault(journal, []).extend(added)
 
     def retry(self, journal: str) -> None:
-        """Append the last append again."""
         if journal in self._last:
             self._world.append(journal, self._last[journal])
 
     def acknowledge(self, appended: int) -> None:
-        """End the transaction; if it appends fewer intents than there are journals, it has to crash next."""
+        """End the transaction. After appending fewer intents than there are journals, it must crash next."""
         self._intents = {journal: self._stamp(ACK_TXN) for journal in self._open}
         self._unacknowledged, self._open = self._open, {}
         for journal in list(self._intents)[:appended]:
@@ -90,7 +85,7 @@ class Publisher:
             self._world.committed += [*self._unacknowledged.pop(journal), *added]
 
     def crash(self) -> None:
-        """Append the intents of the last transaction, and go on as another producer; what is open is lost."""
+        """Append the last transaction's intents and continue as another producer. Open messages are lost."""
         for journal in self._intents:
             self._append_intent(journal)
         self._begin()
@@ -98,7 +93,6 @@ class Publisher:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Draw what some publishers do, one after the other."""
     world = World()
     publishers = [Publisher(world, outside=draw(st.booleans())) for _ in range(draw(st.integers(1, 3)))]
     for _ in range(draw(st.integers(1, 20))):
@@ -127,7 +121,7 @@ STOPS = st.lists(
 
 @given(worlds(), st.integers(2, 6), STOPS)
 def test_what_is_committed_is_delivered_once(world: World, ring: int, stops: list[Stop]) -> None:
-    """Any ring and any restarts deliver each committed message once, in the order of the acknowledgements."""
+    """Any ring and any restarts deliver each committed message once, in order of acknowledgement."""
     assert Run(Case(world.history, 10_000)).to_end().delivered == world.committed
     assert Run(Case(world.history, 1)).to_end().delivered == world.committed
     assert Run(Case(world.history, ring, stops)).to_end().delivered == world.committed
@@ -135,7 +129,6 @@ def test_what_is_committed_is_delivered_once(world: World, ring: int, stops: lis
 
 @given(worlds(), st.sampled_from([1, 2, 1_000]), st.integers(0, 3))
 def test_a_restart_at_every_message(world: World, ring: int, deliver: int) -> None:
-    """A reader that restarts after each message it queues delivers the same."""
-    # An ACK whose messages are not all delivered is read again after each restart.
+    # After each restart, an ACK is read again until all its messages are delivered.
     stops = [Stop(queued, deliver, 0, ring) for queued in range(1, 3 * len(world.history) + 1)]
     assert Run(Case(world.history, ring, stops)).to_end().delivered == world.committed

@@ -1,4 +1,4 @@
-"""Lists of shards round trip through YAML, whatever they share."""
+"""Lists of shards round trip through YAML, whatever the shards share."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def changes(draw: st.DrawFn, shard_id: str) -> pc.ApplyRequest.Change:
 @settings(max_examples=examples(60), deadline=None)
 @given(st.data(), st.sets(st.sampled_from(["shard-1", "shard-2", "shard-3", "0070", "true"]), max_size=4))
 def test_lists_round_trip(data: st.DataObject, ids: set[str]) -> None:
-    """Any shards, written with what they share said once, read back as the same changes.
+    """Any shards, written with shared values said once, are read back as the same changes.
 
-    What one shard leaves at zero and another does not is said by the other, so that nothing is inherited that
-    was not there.
+    A value that is zero in one shard but not in another is written out with the other, so that no shard
+    inherits a value that it did not have.
     """
     asked = [data.draw(changes(shard_id)) for shard_id in sorted(ids)]
     assert parse_shard_yaml(format_shard_yaml(asked)) == asked

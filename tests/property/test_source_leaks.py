@@ -1,4 +1,4 @@
-"""A query that runs for long holds no more open than one that has just begun."""
+"""A query that runs for long has no more open files and threads than one that has just begun."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ NAME = "leaks/journal"
 
 
 def held() -> tuple[int, int]:
-    """Return the numbers of open files and of threads."""
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
 
 
 def test_a_hundred_batches_leave_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks that are killed, connections that break and stores that refuse included."""
+    """The batches include killed tasks, broken connections and stores that refuse."""
     monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
     faults = Faults()
     with (

@@ -1,9 +1,9 @@
-"""Whatever happens to a query and its broker, its batches together hold every record exactly once.
+"""Whatever happens to a query and its broker, its batches together contain every record exactly once.
 
 The source's own reader, planner and clients run against an embedded broker, under a plain copy of
 Spark's micro-batch loop. Journals of every framing grow, roll and are stored; local spools are lost once
 they are stored; connections break; journals appear; the query has any limits and any splitting, its tasks
-are killed and repeated, and its driver dies at any point of a batch and goes on from its logs with other
+are killed and repeated, and its driver dies at any point of a batch and continues from its logs with other
 options. Its Spark tells the source where a batch begins, or is of a release that does not.
 """
 
@@ -81,12 +81,11 @@ SCHEMA = (
 
 
 def quoted(text: str) -> str:
-    """Return a field of CSV that may hold anything."""
     return '"' + text.replace('"', '""') + '"'
 
 
 def with_few_tasks(given: dict[str, str]) -> dict[str, str]:
-    """Leave tasks of 100 bytes to batches that are small."""
+    """Use tasks of 100 bytes for small batches."""
     small = given.get("maxBytesPerTrigger") in ("1", "50", "700")
     return (
         given
@@ -131,7 +130,7 @@ upkeeps = st.sampled_from(["roll", "store", "restart", "lose spools", "break", "
 
 @dataclass(frozen=True)
 class Turn:
-    """How the query runs for a while; options and trigger are of use when it starts."""
+    """How the query runs for a while; options and trigger take effect when it starts."""
 
     options: dict[str, str] = field(default_factory=dict)
     available_now: bool = False
@@ -163,8 +162,6 @@ SAMPLES = {
 
 @dataclass
 class Journal:
-    """A journal and all that was appended to it."""
-
     name: str
     kind: str
     content: bytearray = field(default_factory=bytearray)
@@ -174,8 +171,6 @@ class Journal:
 
 
 class SourceMachine(RuleBasedStateMachine):
-    """Compares what a query has written with what was appended."""
-
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="source-machine-"))
@@ -211,15 +206,15 @@ class SourceMachine(RuleBasedStateMachine):
     ) -> None:
         self.whole = whole
         enough, told = spark
-        self.patch.setattr(pieces_module, "ENOUGH_PIECES", enough)  # With one, a task reads many pieces.
+        self.patch.setattr(pieces_module, "ENOUGH_PIECES", enough)  # With 1, a task reads many pieces.
         self.patch.setattr(
             pieces_module, "PLANNED_BYTES", planned
-        )  # With none, tasks read all by themselves.
+        )  # With 0, tasks read everything themselves.
         self.where, self.selection = query
         self.query = MicroBatches(admission_control=told)
         self.broker = EmbeddedBroker(
             self.root,
-            # A machine that is busy may stall an append for a second.
+            # A busy machine may stall an append for a second.
             serving=ServingSettings(chunk_bytes=chunk_bytes, min_append_rate=0),
             storage=StorageSettings(fragment_urls=urls, fsync=False),
             faults=self.faults,
@@ -249,11 +244,11 @@ class SourceMachine(RuleBasedStateMachine):
             journal = self.journals[number]
             self.append(journal, b"".join(data.draw(st.lists(RECORDS[journal.kind], max_size=6))))
             if journal.framing(self.whole) == "lines":
-                # Where lines end is not where appends do; other framings ask for whole records.
+                # Lines may end anywhere in an append; other framings need whole records.
                 self.append(journal, data.draw(st.binary(max_size=20)))
 
     def append(self, journal: Journal, content: bytes) -> None:
-        # By its offset, as a journal asks for whose spool was lost.
+        # With an explicit offset, as after the loss of a spool.
         self.client.append(journal.name, content, offset=len(journal.content))
         journal.content += content
 
@@ -263,13 +258,12 @@ class SourceMachine(RuleBasedStateMachine):
         self.do(upkeep)
 
     def do(self, event: str) -> None:
-        """Let something happen that is not the query's doing."""
         match event:
             case "append":
                 for journal in self.journals:
                     self.append(journal, SAMPLES[journal.kind])
             case "roll":
-                # Fragments are stored a moment later, maybe between planning and reading.
+                # Fragments are stored a moment later, perhaps between planning and reading.
                 for live in self.broker.parts.registry.journals():
                     self.broker.parts.roll(live)
             case "store":
@@ -287,14 +281,13 @@ class SourceMachine(RuleBasedStateMachine):
             case "end":
                 self.faults.end(after_bytes=50)
             case "403" | "404" | "503":
-                # As a store does when a signature has expired, a file is gone, or it is busy.
+                # Like a store with an expired signature, a missing file, or too much load.
                 self.faults.refuse_fragment(int(event))
 
     # What happens to the query.
 
     @rule(data=st.data(), turn=turns, batches=st.integers(1, 5))
     def append_and_run(self, data: st.DataObject, turn: Turn, batches: int) -> None:
-        """Start the query, or go on with the run there is."""
         self.append_records(data)
         run = self.run(turn)
         for _ in range(batches):
@@ -306,7 +299,7 @@ class SourceMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), turn=turns, crash=st.sampled_from(CRASH_POINTS))
     def append_and_crash(self, data: st.DataObject, turn: Turn, crash: CrashPoint) -> None:
-        """The driver dies in the next batch; where there is nothing to read, between two."""
+        """Kill the driver in the next batch, or between two if there is nothing to read."""
         self.append_records(data)
         run = self.run(turn)
         with contextlib.suppress(Crash):
@@ -316,7 +309,6 @@ class SourceMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.query.commit_log)
     @rule(available_now=st.booleans())
     def start_with_another_source(self, available_now: bool) -> None:
-        """A query whose sources were swapped gives this one the other's checkpoint."""
         self.stop()
         run = self.query.start(lambda: self.reader({}, {"path": ANOTHER}), available_now=available_now)
         with pytest.raises(OtherJournalsError, match=f"'{ANOTHER}0', .* '{PREFIX}0'"):
@@ -337,9 +329,9 @@ class SourceMachine(RuleBasedStateMachine):
             self.running = None
 
     def meanwhile(self, step: CrashPoint, turn: Turn) -> None:
-        """Do what is to happen at a step of a batch, once; note where the query begins."""
+        """Apply the event of a step of a batch, once; record where the query begins."""
         if step == "latest_offset" and 0 not in self.query.offset_log:
-            # Once this is written down, the query may not forget it.
+            # The offset log now fixes the start, so the query must not forget it.
             self.begins = {journal.name: self.start_of(journal) for journal in self.journals}
         self.do(turn.events.pop(step, ""))
 
@@ -347,7 +339,7 @@ class SourceMachine(RuleBasedStateMachine):
         return self.last_boundary(journal) if self.where == "latest" else 0
 
     def check_limit(self, rows: list[tuple[object, ...]]) -> None:
-        """A batch has no more records than the run's limit, but one of each journal at least."""
+        """Check that a batch stays within the run's limit, apart from one record of each journal."""
         limit = int(self.options.get("maxRecordsPerTrigger", "1000000"))
         assert len(rows) <= max(limit, len({row[0] for row in rows})) or self.whole
 
@@ -365,16 +357,15 @@ class SourceMachine(RuleBasedStateMachine):
         given |= selection or self.selection
         if self.whole:
             given["framing"] = self.whole
-            given.pop("maxRecordsPerTrigger", None)  # Chunks are no records.
+            given.pop("maxRecordsPerTrigger", None)  # Chunks are not records.
         if "fragmentRoot" in given:
             given["fragmentRoot"] = str(self.root)
         return GazetteDataSource(CaseInsensitiveDict(given))
 
-    # What has to be true.
+    # The invariants.
 
     @invariant()
     def batches_hold_the_records_of_their_ranges(self) -> None:
-        """All records up to the newest batch in the table, each once, in their journals' order."""
         if not self.query.table:
             return
         ends = JournalOffsets.from_json(self.query.offset_log[max(self.query.table)]).read_through
@@ -392,7 +383,7 @@ class SourceMachine(RuleBasedStateMachine):
     def check(self, journal: Journal, rows: list[tuple[int, int, bytes]], begin: int, end: int) -> None:
         content = bytes(journal.content[begin:end])
         if self.whole:
-            # Where such chunks end depends on where batches do.
+            # The ends of such chunks depend on those of the batches.
             assert b"".join(value for _, _, value in rows) == content
             assert [at for at, _, _ in rows] == [begin, *(stop for _, stop, _ in rows)][:-1]
             return
@@ -417,7 +408,7 @@ class SourceMachine(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
     def finish(self) -> None:
-        """Read what is left; the last position is the last whole record of each journal."""
+        """Read the rest; the last position is the last whole record of each journal."""
         turn = Turn()
         while self.run(turn).batch(meanwhile=lambda step: self.meanwhile(step, turn)):
             pass
@@ -444,7 +435,7 @@ class SourceMachine(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query that is idle is asked again at once."""
+    """Remove the pause of an idle query."""
     monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The state machine over the source finds a source that is broken: each mutant here fails it."""
+"""The state machine over the source finds a broken source: each mutant here fails it."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ FOUND = (AssertionError, BatchDiffersError, OffsetError, RecordError, pytest.fai
 
 
 class Mutation:
-    """Replaces the source's code, and counts how often that made a difference."""
+    """Replaces code of the source, and counts how often that made a difference."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.replace = monkeypatch.setattr
         self.differences = 0
 
     def choose(self, right: T, wrong: T) -> T:
-        """Return ``wrong``."""
         self.differences += right != wrong
         return wrong
 
 
 def end_anywhere(mutation: Mutation) -> None:
-    """A batch ends where the limit says, not where a record does."""
+    """End a batch at the limit, not at a record."""
     real = ends.limited_end  # type: ignore[attr-defined]  # The name the planner calls.
 
     def end(window: Any, begin: int, soft_end: int, write_head: int, *args: Any, **kwargs: Any) -> int:
@@ -54,7 +53,7 @@ def end_anywhere(mutation: Mutation) -> None:
 
 
 def forget_the_start(mutation: Mutation) -> None:
-    """The first batch reads from a start that is nowhere written down."""
+    """Read the first batch from a start that is not stored."""
     real = plan.Planner.next
 
     def next_end(self: plan.Planner, start: Any, *limits: Any) -> object:
@@ -64,7 +63,7 @@ def forget_the_start(mutation: Mutation) -> None:
 
 
 def read_to_the_head(mutation: Mutation) -> None:
-    """Tasks read on to the write head there is when they run."""
+    """Let tasks read to the write head at the time they run."""
     real = RowReader.rows
 
     def rows(self: RowReader, client: Client, piece: Piece) -> object:
@@ -78,7 +77,7 @@ def read_to_the_head(mutation: Mutation) -> None:
 
 
 def trust_every_cut(mutation: Mutation) -> None:
-    """Each piece takes its first byte for a record's."""
+    """Take the first byte of each piece for the start of a record."""
     real = pieces_module.split
 
     def split(*args: Any, **kwargs: Any) -> list[Piece]:
@@ -89,7 +88,6 @@ def trust_every_cut(mutation: Mutation) -> None:
 
 
 def lose_a_piece(mutation: Mutation) -> None:
-    """A batch of many pieces leaves out its last."""
     real = plan.split  # type: ignore[attr-defined]  # The name the planner calls.
 
     def split(*args: Any, **kwargs: Any) -> list[Piece]:
@@ -100,7 +98,7 @@ def lose_a_piece(mutation: Mutation) -> None:
 
 
 def start_new_journals_late(mutation: Mutation) -> None:
-    """A journal that appears is read from its head on."""
+    """Read a new journal from its write head on."""
     real = plan.Planner.next
 
     def next_end(self: plan.Planner, start: Any, *limits: Any) -> JournalOffsets:
@@ -114,7 +112,7 @@ def start_new_journals_late(mutation: Mutation) -> None:
 
 
 def take_a_restart_for_a_new_query(mutation: Mutation) -> None:
-    """A source that Spark does not tell where a batch begins does not listen, and checks nothing."""
+    """Check nothing after a restart if Spark does not tell the source where a batch begins."""
 
     def check(_: TrackedPosition, begin: JournalOffsets, end: JournalOffsets) -> bool:
         mutation.differences += begin == end
@@ -135,7 +133,6 @@ RARELY_MET = [forget_the_start, trust_every_cut, start_new_journals_late]
     ids=lambda mutant: mutant.__name__,
 )
 def test_the_machine_finds(mutant: Callable[[Mutation], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each mutant leads to rows that are missing, doubled or others, or to an error that says so."""
     monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
     mutation = Mutation(monkeypatch)
     mutant(mutation)
@@ -146,7 +143,7 @@ def test_the_machine_finds(mutant: Callable[[Mutation], None], monkeypatch: pyte
                 max_examples=150,
                 stateful_step_count=12,
                 deadline=None,
-                # The question is whether these courses find the mutant. The machine's own test explores.
+                # These fixed courses must find the mutant. The machine's own test explores others.
                 derandomize=True,
                 database=None,
                 phases=[Phase.generate],

@@ -1,4 +1,4 @@
-"""Read without a broker, each whole record comes once, however its bytes are stored; what is lost is told."""
+"""Read without a broker, each whole record comes once, however its bytes are stored; losses are reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ contents = st.lists(st.binary(max_size=9).map(lambda b: b.replace(b"\n", b"") + 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[FakeJournal, list[tuple[int, int]]]:
-    """A journal and the spans in which it was stored: rolls anywhere, by several replicas, some deleted."""
+    """Draw a journal and its stored spans: rolled anywhere, by several replicas, some deleted."""
     content, base = draw(contents) + b"y" * draw(st.integers(0, 3)), draw(st.sampled_from([0, 7, 1 << 40]))
     spans: set[tuple[int, int]] = set()
     for _ in range(draw(st.integers(1, 3))):
@@ -38,7 +38,6 @@ def histories(draw: st.DrawFn) -> tuple[FakeJournal, list[tuple[int, int]]]:
 
 
 def holes_of(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return what lies between spans, the slow and obvious way."""
     held = {at for low, high in spans for at in range(low, high)}
     if not held:
         return []
@@ -48,7 +47,6 @@ def holes_of(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def left_of(journal: FakeJournal, spans: list[tuple[int, int]]) -> FakeJournal:
-    """Return the journal with the bytes of these spans alone."""
     low, high = min(begin for begin, _ in spans), max(end for _, end in spans)
     return FakeJournal(journal.window(low, high), low, holes_of(spans))
 
@@ -62,7 +60,6 @@ def left_of(journal: FakeJournal, spans: list[tuple[int, int]]) -> FakeJournal:
 def test_every_whole_record_comes_once(
     stories: list[tuple[FakeJournal, list[tuple[int, int]]]], data: st.DataObject, cut: dict[str, str]
 ) -> None:
-    """Any rolls, overlaps, codecs and deletions, and any cuts; what is gone is an error or is skipped."""
     files, expected, lossy = MemoryFiles(), [], False
     for name, (journal, spans) in zip(NAMES, stories, strict=False):
         for begin, end in spans:
@@ -86,7 +83,7 @@ def test_every_whole_record_comes_once(
 def test_what_is_deleted_after_the_plan_is_lost_and_nothing_else(
     story: tuple[FakeJournal, list[tuple[int, int]]], data: st.DataObject
 ) -> None:
-    """Fragments that overlap the deleted one take its place; a row is left out only if it lost a byte."""
+    """Other fragments that overlap the deleted one replace it; a row is missing only if it lost a byte."""
     journal, spans = story
     assume(spans)
     files = MemoryFiles()
@@ -107,7 +104,6 @@ def test_what_is_deleted_after_the_plan_is_lost_and_nothing_else(
 
 @st.composite
 def disagreements(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
-    """An offset, two spans that hold it, and more spans."""
     at = draw(st.integers(0, 59))
     around = st.tuples(st.integers(0, at), st.integers(at + 1, 64))
     anywhere = st.tuples(st.integers(0, 63), st.integers(1, 30)).map(lambda s: (s[0], min(64, sum(s))))
@@ -118,7 +114,6 @@ def disagreements(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
 @example((2, [(0, 4), (0, 4)]))
 @given(disagreements())
 def test_fragments_that_disagree_are_never_read_in_silence(found: tuple[int, list[tuple[int, int]]]) -> None:
-    """One holds another byte at an offset that a second holds, too: read in one piece, that is an error."""
     at, (odd, *spans) = found
     content = b"xyz\n" * 16
     other = bytes([*content[:at], content[at] ^ 1, *content[at + 1 :]])
@@ -135,7 +130,6 @@ def test_fragments_that_disagree_are_never_read_in_silence(found: tuple[int, lis
 def test_a_backfill_in_steps_reads_what_one_reads(
     stories: list[tuple[FakeJournal, list[tuple[int, int]]]], limit: int
 ) -> None:
-    """Steps follow each other without hole or overlap, none reads much more than the limit, and all end."""
     files = MemoryFiles()
     for name, (journal, spans) in zip(NAMES, stories, strict=False):
         for begin, end in spans:
@@ -165,7 +159,6 @@ def test_a_backfill_in_steps_reads_what_one_reads(
 def test_times_are_those_of_a_broker(
     story: tuple[FakeJournal, list[tuple[int, int]]], data: st.DataObject
 ) -> None:
-    """Two queries that meet at a time have the rows of one, together."""
     journal, spans = story
     assume(spans)
     files = MemoryFiles()

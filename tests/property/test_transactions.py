@@ -1,4 +1,4 @@
-"""Whatever dies, hangs or comes late: each row of each batch is committed, once.
+"""Whatever dies, hangs or comes late, each row of each batch is committed once.
 
 The decisions are the real ones, of :mod:`gazette_spark._write.transactions`; journals, drivers and Spark's
 checkpoint are those of ``tests/oracles/transactions.py``.
@@ -34,15 +34,12 @@ ORDERS = st.lists(st.tuples(st.sampled_from(FATES), st.integers(0, 3), st.intege
 
 
 class Scheduler:
-    """Runs drivers side by side."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.drivers: list[tuple[Driver, Step]] = []
         self.late: list[Step] = []
 
     def start(self, driver: Driver) -> None:
-        """Add a driver, at its first step."""
         self._go_on(driver, None)
 
     def _go_on(self, driver: Driver, answer: Any) -> None:
@@ -53,7 +50,6 @@ class Scheduler:
         self.drivers.append((driver, step))
 
     def obey(self, fate: int, which: int) -> None:
-        """Do something with a driver's next step, or with the world."""
         if fate == LOSE_REGISTERS:
             self.world.registers = {}
         elif fate == LAND:
@@ -71,7 +67,6 @@ class Scheduler:
                     self._go_on(driver, answer)
 
     def run_to_end(self, driver: Driver) -> None:
-        """Run one driver alone, to its end."""
         others, self.drivers = self.drivers, []
         self.start(driver)
         while self.drivers:
@@ -80,12 +75,11 @@ class Scheduler:
 
 
 def rows(names: list[str]) -> Counter[tuple[str, int, str]]:
-    """Return the rows of some batches or writes, each once."""
     return Counter((name, task, journal) for name in names for task in range(TASKS) for journal in JOURNALS)
 
 
 def check_streams(orders: Orders) -> None:
-    """Run drivers of one query as ordered, then one to the end, and let everything late land."""
+    """Run the drivers of one query as ordered, then one to the end, and let all late appends arrive."""
     world = World()
     scheduler = Scheduler(world)
     checkpoints = [Checkpoint()]
@@ -109,7 +103,7 @@ def check_streams(orders: Orders) -> None:
 
 
 def check_writes(orders: Orders) -> None:
-    """Repeat batch writes under their ids until one try of each succeeds, others beside it."""
+    """Repeat batch writes under their ids until one try of each succeeds, next to other writes."""
     world = World()
     scheduler = Scheduler(world)
     finished: set[str] = set()
@@ -131,14 +125,12 @@ def check_writes(orders: Orders) -> None:
 @settings(max_examples=examples(300))
 @given(ORDERS)
 def test_a_stream_commits_each_row_once(orders: Orders) -> None:
-    """Any runs, dead, hung and alive, on one checkpoint and on copies of it, give each row once."""
     check_streams(orders)
 
 
 @settings(max_examples=examples(150))
 @given(ORDERS)
 def test_batch_writes_commit_each_row_once(orders: Orders) -> None:
-    """Writes whose tries die, hang and come late, side by side and in turn, give each row once."""
     check_writes(orders)
 
 
@@ -172,7 +164,6 @@ MUTANTS: list[Any] = [
 def test_the_model_finds_a_wrong_decision(
     monkeypatch: pytest.MonkeyPatch, check: Callable[[Orders], None], where: Any, name: str, wrong: Any
 ) -> None:
-    """A decision that is changed for the worse is shown up."""
     monkeypatch.setattr(where, name, wrong)
 
     @settings(max_examples=3000, database=None, phases=[Phase.generate], report_multiple_bugs=False)

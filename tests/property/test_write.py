@@ -1,6 +1,6 @@
-"""Whatever fails, every row of a task that ends well is in its journal, whole and at least once.
+"""Whatever fails, every row of a task that succeeds is in its journal, whole and at least once.
 
-And rows go where the mappings of one message at a time send them.
+Rows go to the journals that the per-message mappings choose.
 """
 
 from __future__ import annotations
@@ -41,14 +41,12 @@ RECORDS = st.lists(st.binary(max_size=20), max_size=30)
 
 
 def rows_of(shares: Sequence[Share], rows: int) -> dict[str, list[int]]:
-    """Return the rows of each journal."""
     return {each.journal: list(range(rows)) if each.rows is None else each.rows.tolist() for each in shares}
 
 
 @settings(deadline=None)
 @given(KEYS, st.integers(0, 3))
 def test_keys_are_hashed_as_one_by_one(keys: list[bytes], skip: int) -> None:
-    """Empty ones, long ones, and those of a part of an array."""
     column = pa.array(keys, pa.binary())[skip:]
     hashes = fnv1a32_each(value_octets(column), value_bounds(column))
     assert hashes.tolist() == [fnv1a32(key) for key in keys[skip:]]
@@ -66,7 +64,6 @@ def test_keys_are_hashed_as_one_by_one(keys: list[bytes], skip: int) -> None:
 def test_keys_choose_as_the_client_does(
     mapping: str, reference: Any, keys: list[bytes], names: list[str]
 ) -> None:
-    """Any key chooses the client's journal, among any journals."""
     journals = sorted(names)
     listed = [pb.ListResponse.Journal(spec=pb.JournalSpec(name=name)) for name in journals]
     expected = reference(lambda key: key, listed)
@@ -79,7 +76,6 @@ def test_keys_choose_as_the_client_does(
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "b/c", "ü"]), max_size=30), st.integers(0, 3))
 def test_rows_are_shared_out_by_name(names: list[str], skip: int) -> None:
-    """Each to the journal it names, in order."""
     column = pa.array(names, pa.string())[skip:]
     shares = shares_by_name(column)
     assert not isinstance(shares, RowRefusal)
@@ -96,7 +92,7 @@ def test_rows_are_shared_out_by_name(names: list[str], skip: int) -> None:
 )
 @example("csv", [b"a", b"", b'"'])
 def test_what_is_made_of_values_is_read_as_them(framing: str, values: list[bytes]) -> None:
-    """All of them, or the first that is not read back alone is refused."""
+    """All values are written, or the first that cannot be read back alone is refused."""
     cut = framing_named(framing, 1 << 20).cut
 
     def read(made: bytes) -> list[bytes] | None:
@@ -118,7 +114,6 @@ def test_what_is_made_of_values_is_read_as_them(framing: str, values: list[bytes
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a broker that fails as it is told."""
     root = tmp_path_factory.mktemp("faulty")
     with EmbeddedBroker(root, faults=FAULTS, storage=StorageSettings(fsync=False)) as broker:
         with Client(broker.endpoint, timeout_s=30) as opened:
@@ -133,7 +128,6 @@ orders = st.lists(st.one_of(lost, broken, refused), max_size=4)
 
 
 def order(faults: list[tuple[str, int]]) -> None:
-    """Order faults of the next appends."""
     FAULTS.clear()
     for kind, after_bytes in faults:
         if kind == "lose_answer":
@@ -154,7 +148,6 @@ _made = iter(range(1 << 30))
 def test_rows_are_in_their_journals_at_least_once(
     client: Client, batches: list[list[bytes]], faults: list[tuple[str, int]], tries: list[int]
 ) -> None:
-    """Appends may break and answers get lost, tasks be given up and run again; without, once and in order."""
     prefix = f"write/{next(_made)}/"
     client.create_journals(*(journal_spec(prefix + short) for short in ("a", "b")))
     options = parse_write_options({"path": prefix, "framing": "fixed"} | {"brokerAddress": client.endpoint})
@@ -198,7 +191,7 @@ def test_rows_are_in_their_journals_at_least_once(
 
 
 def test_what_waits_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task takes no more rows while as much is on its way as may be; all of them arrive in the end."""
+    """A task accepts no more rows at the limit of bytes in flight; all of them arrive in the end."""
     monkeypatch.setattr(task_module, "PENDING_BYTES", 1000)
     journal = f"write/{next(_made)}"
     client.create_journals(journal_spec(journal))
