@@ -1,4 +1,4 @@
-"""``gazette-spark journals`` as tests run it."""
+"""A helper that runs ``gazette-spark journals`` in tests."""
 
 from __future__ import annotations
 
@@ -27,25 +27,21 @@ children:
 
 
 class Command:
-    """``gazette-spark journals`` against one broker."""
-
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
 
     def __call__(self, *args: str, stdin: bytes | str | None = None, **environ: str) -> Result:
-        """Run it in this process."""
         arguments = ["journals", "--broker", self._endpoint, *args]
         return CliRunner(env=environ).invoke(main, arguments, input=stdin)
 
     def done(self, *args: str, stdin: bytes | str | None = None, **environ: str) -> str:
-        """Run it, and return what it printed; it must succeed."""
         result = self(*args, stdin=stdin, **environ)
         assert result.exit_code == 0, result.stderr
         return result.stdout
 
     @contextmanager
     def running(self, *args: str) -> Iterator[subprocess.Popen[str]]:
-        """Run one that does not end by itself, as a process of its own with a pipe for its output."""
+        """Start a command that does not end by itself, as a process with a pipe for its output."""
         command = [sys.executable, "-m", "gazette_spark.cli", "journals", "--broker", self._endpoint, *args]
         process = subprocess.Popen(
             command,
@@ -63,7 +59,7 @@ class Command:
 
 
 def end_by_signal(process: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[int, str, str]:
-    """Ask a running command to end, and return its exit code and what it had left to print."""
+    """Interrupt a running command; return its exit code and its remaining output."""
     process.send_signal(number)
     out, err = process.communicate(timeout=TIMEOUT_S)
     return process.returncode, out, err

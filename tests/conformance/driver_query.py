@@ -1,4 +1,4 @@
-"""A query without Spark: the driver's reader, asked as Spark asks it, and the position Spark would keep."""
+"""A query without Spark: calls the driver's reader as Spark does, and keeps the position as Spark does."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ PAUSE_S = 0.05
 
 @dataclass
 class Query:
-    """A query over a prefix, of which there is the reader and the position that Spark would write down."""
-
     endpoint: str
     prefix: str
     client: Client
@@ -37,7 +35,7 @@ class Query:
     reader: StreamReader | None = None
 
     def start(self, **options: str) -> Query:
-        """Start, or start again where it stands; the reader is a new one, with nothing in its memory."""
+        """Start, or restart at the stored position with a new reader, which has an empty cache."""
         self.stop()
         given = {"brokerAddress": self.endpoint, "startingOffsets": "earliest"}
         if not options.keys() & {"journals", "selector"}:
@@ -49,13 +47,12 @@ class Query:
         return self
 
     def stop(self) -> None:
-        """End the reader."""
         if self.reader is not None:
             self.reader.stop()
             self.reader = None
 
     def batch(self) -> dict[str, int]:
-        """Plan a batch if there is news, go on at its end, and return the bytes it reads by journal."""
+        """Plan a batch, move to its end, and return the number of bytes it reads by journal."""
         assert self.reader is not None
         end = self.reader.latestOffset(self.position, ReadAllAvailable())
         tasks = self.reader.partitions(self.position, end)
@@ -64,7 +61,6 @@ class Query:
         return {self.short(piece.journal): piece.end - piece.begin for piece in pieces}
 
     def until(self, what: str, reached: Callable[[], bool]) -> None:
-        """Plan batches until they have brought something about."""
         deadline = monotonic() + WAIT_S
         while not reached():
             assert monotonic() < deadline, f"waited in vain: {what}; {self.position}"
@@ -72,14 +68,12 @@ class Query:
             Event().wait(PAUSE_S)
 
     def fails(self, expected: type[GazetteError]) -> str:
-        """Plan batches until one fails, and return why."""
         with pytest.raises(expected) as caught:
             self.until(expected.__name__, lambda: False)
         return str(caught.value)
 
     @property
     def offsets(self) -> dict[str, int]:
-        """Where it stands, by short name."""
         return {self.short(name): offset for name, offset in self.position["journals"].items()}
 
     def short(self, journal: str) -> str:
@@ -95,7 +89,7 @@ class Query:
         self.client.apply([delete(self.prefix + short, -1)])
 
     def settle(self) -> None:
-        """Read what there is, and let the reader go over to its watch."""
+        """Read everything, and wait until the reader switches to its watch."""
         self.until("all is read", lambda: not self.batch())
         Event().wait(listing.FRESH_S + PAUSE_S)
         assert self.batch() == {}

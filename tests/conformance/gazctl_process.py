@@ -1,4 +1,4 @@
-"""``gazctl`` where its standard output is not all that a test looks at."""
+"""Helpers for tests that look at more of ``gazctl`` than its standard output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ TIMEOUT_S = 60.0
 def run_gazctl(
     broker: BrokerHandle, *args: str, given: str = "", **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``gazctl`` to its end, whether it succeeds or not, with more environment variables."""
     return subprocess.run(
         broker.gazctl_command(*args),
         input=given,
@@ -30,7 +29,6 @@ def run_gazctl(
 
 @contextmanager
 def running_gazctl(broker: BrokerHandle, args: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a ``gazctl`` that does not end by itself; its standard output is a pipe."""
     process = subprocess.Popen(
         broker.gazctl_command(*args),
         stdin=subprocess.DEVNULL,
@@ -49,6 +47,5 @@ def running_gazctl(broker: BrokerHandle, args: Sequence[str]) -> Iterator[subpro
 
 
 def end_by_signal(process: subprocess.Popen[str]) -> int:
-    """Ask a running ``gazctl`` to end, as Ctrl-C does; return its exit code."""
     process.send_signal(signal.SIGINT)
     return process.wait(TIMEOUT_S)

@@ -19,10 +19,10 @@ Event = dict[str, Any]
 
 
 def run_go(endpoint: str, mode: str, *flags: str, content: bytes = b"") -> list[Event]:
-    """Run a mode to its end and return its events; the last one tells how it ended, with ``error`` or not.
+    """Run a mode to its end and return its events; the last event has ``error`` if the run failed.
 
     Raises:
-        ProcessError: it does not end in time, or ended without saying how.
+        ProcessError: The program did not end in time, or ended without a last event.
     """
     command = _command(endpoint, mode, flags)
     try:
@@ -43,13 +43,13 @@ def run_go(endpoint: str, mode: str, *flags: str, content: bytes = b"") -> list[
 
 
 def end_of(events: Sequence[Event]) -> Event:
-    """Return how a run ended, which has to be without an error."""
+    """Return the last event of a run, which must have no error."""
     assert "error" not in events[-1], events[-1]
     return events[-1]
 
 
 class RunningGo:
-    """A mode that runs until it is told to end. For one thread."""
+    """A mode that runs until it is ended. Not thread-safe."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -63,7 +63,7 @@ class RunningGo:
             self._events.put(json.loads(line))
 
     def until(self, kind: str, **fields: object) -> Event:
-        """Return the next event of a kind whose fields are as given; drops those before it."""
+        """Return the next event of a kind with the given fields; drop the events before it."""
         wanted = {"event": kind, **fields}
         while True:
             try:
@@ -74,13 +74,11 @@ class RunningGo:
                 return event
 
     def end(self) -> Event:
-        """Tell the program to end, and return its last event."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self.until("end")
 
     def close(self) -> None:
-        """End the program, if it has not ended yet."""
         self._process.kill()
         self._process.wait(RUN_TIMEOUT_S)
         self._reading.join(RUN_TIMEOUT_S)
@@ -91,7 +89,6 @@ class RunningGo:
 
 @contextmanager
 def running_go(endpoint: str, mode: str, *flags: str) -> Iterator[RunningGo]:
-    """Run a mode that waits: a read with ``--block``, or ``watch``."""
     process = subprocess.Popen(
         _command(endpoint, mode, flags),
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The queries conformance tests run: journals to rows, by batch and by stream through a Delta table."""
+"""The queries of the conformance tests: journals to rows, by batch and by stream through a Delta table."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ QUERY_TIMEOUT_S = 180
 
 @dataclass(frozen=True)
 class Reading:
-    """A selection of journals and how to read it."""
-
     broker: BrokerHandle
     path: str
     """Journal, or prefix ending in a slash."""
@@ -30,18 +28,15 @@ class Reading:
     max_bytes_per_trigger: int = 0
 
     def options(self) -> dict[str, str]:
-        """Return the options of source and format."""
         found = {"brokerAddress": self.broker.endpoint, "startingOffsets": "earliest"}
         return found | ({"format": "json", "mode": "FAILFAST"} if self.schema else {})
 
     def batch(self, spark: SparkSession) -> DataFrame:
-        """Return everything there is as a batch DataFrame."""
         gazette_spark.register(spark)
         reader = spark.read.format("gazette").options(**self.options())
         return (reader.schema(self.schema) if self.schema else reader).load(self.path)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Return a streaming DataFrame."""
         gazette_spark.register(spark)
         reader = spark.readStream.format("gazette").options(**self.options())
         if self.max_bytes_per_trigger:
@@ -49,7 +44,6 @@ class Reading:
         return (reader.schema(self.schema) if self.schema else reader).load(self.path)
 
     def write_available(self, spark: SparkSession, directory: Path) -> DataFrame:
-        """Stream what is there now into the Delta table of ``directory``; return the table."""
         table, checkpoint = directory / "table", directory / "checkpoint"
         sink = DeltaSink("conformance", path=str(table), checkpoint=str(checkpoint))
         query = (
@@ -81,7 +75,7 @@ def canonical_bytes(rows: pa.Table) -> bytes:
 
 
 def journal_bytes(rows: pa.Table, journal: str) -> bytes:
-    """Put a journal together again from raw rows, which must touch each other without a gap."""
+    """Concatenate raw rows to the journal's bytes; the rows must be contiguous."""
     content = io.BytesIO()
     for row in rows.to_pylist():
         if row["journal"] == journal:
@@ -91,5 +85,5 @@ def journal_bytes(rows: pa.Table, journal: str) -> bytes:
 
 
 def sha256(content: bytes) -> str:
-    """Return SHA-256 in hex: short enough to be shown when two differ."""
+    """Return SHA-256 in hex, because two whole contents would be too long for an assertion's text."""
     return hashlib.sha256(content).hexdigest()

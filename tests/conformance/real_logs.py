@@ -1,6 +1,6 @@
 """Real log files of this machine, as lines and as JSON lines.
 
-The package manager's logs where there are any, and always the real broker's own. They are copied
+These are the package manager's logs, if there are any, and always the real broker's own. They are copied
 once, because a log may grow while the tests run.
 """
 
@@ -32,31 +32,27 @@ JSON_DDL = "log STRING, line_number BIGINT, text STRING, size BIGINT, words ARRA
 
 @dataclass(frozen=True)
 class RealLog:
-    """A log's whole lines, each with its newline."""
-
     name: str
     lines: bytes
 
     @property
     def json_lines(self) -> bytes:
-        """The same log as JSON lines, with everything needed to make the lines again."""
         return b"".join(json_line(self.name, *numbered) for numbered in enumerate(split(self.lines)))
 
 
 def split(content: bytes) -> list[bytes]:
-    r"""Split at newlines only: logs of terminals hold ``\r`` and form feeds inside lines."""
+    r"""Split at newlines only, because logs of terminals contain ``\r`` and form feeds inside lines."""
     return content.removesuffix(b"\n").split(b"\n")
 
 
 def json_line(log: str, number: int, line: bytes) -> bytes:
-    """Return one log line as a JSON line."""
     text = line.decode("utf-8", "backslashreplace")
     fields = {"log": log, "line_number": number, "text": text, "size": len(line), "words": text.split()}
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
 
 def find_logs(more: dict[str, Path]) -> list[RealLog]:
-    """Read the machine's logs and ``more``; a line cut off at the end of a file is left out."""
+    """Read the machine's logs and ``more``; leave out a line that is cut off at the end of a file."""
     paths = {Path(each).name.replace(".", "-"): Path(each) for each in CANDIDATES} | more
     found = []
     for name, path in paths.items():

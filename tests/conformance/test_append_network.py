@@ -1,4 +1,4 @@
-"""What is appended in the background gets through a broken network, whole and in order."""
+"""Background appends get through a broken network, whole and in order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ In `make soak`; `make test` has a fifth of them.
 
 @pytest.fixture
 def journals(client: Client, fresh_prefix: str) -> list[str]:
-    """Three fresh journals that take appends."""
     names = [f"{fresh_prefix}part-{each}" for each in range(3)]
     client.create_journals(*map(journal_spec, names))
     return names
@@ -37,19 +36,18 @@ def journals(client: Client, fresh_prefix: str) -> list[str]:
 
 @pytest.fixture
 def proxy(broker: BrokerHandle) -> Iterator[TcpProxy]:
-    """A proxy of the broker."""
     with TcpProxy(broker.endpoint) as opened:
         yield opened
 
 
 def lines_of(client: Client, journal: str) -> list[bytes]:
-    """Return the lines of a journal in order, each once: lost answers make repetitions."""
+    """Return the lines of a journal in order, each once, because lost answers lead to repeats."""
     content = client.read(journal, end_offset=client.write_head(journal)).read() or b""
     return list(dict.fromkeys(content.splitlines(keepends=True)))
 
 
 def a_line(serial: int, size: int) -> bytes:
-    """Return a line that tells where it was broken."""
+    """Return a line whose content shows where it was cut."""
     return b"%d " % serial + b"%d," % serial * (size // 5) + b"\n"
 
 
@@ -64,7 +62,6 @@ def test_resets_at_random_bytes(
     share: float,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Connections are reset, many times, anywhere in a request or an answer; every line gets there."""
     choose = random.Random(5)
 
     def plan(_: int) -> tuple[Toxics, Toxics]:
@@ -92,7 +89,7 @@ def test_resets_at_random_bytes(
 
 
 def test_a_half_open_connection(broker: BrokerHandle, client: Client, journals: list[str]) -> None:
-    """A connection on which nothing arrives any more costs a part of the deadline, not the journal."""
+    """A silent connection costs part of the deadline, but the journal accepts later appends."""
     silent = (Toxics(silent=True), Toxics(silent=True))
     with (
         TcpProxy(broker.endpoint) as proxy,
@@ -111,7 +108,6 @@ def test_a_half_open_connection(broker: BrokerHandle, client: Client, journals: 
 
 
 def test_a_broker_that_is_away_for_a_while(proxy: TcpProxy, client: Client, journals: list[str]) -> None:
-    """Appends of the meantime wait, and are there afterwards, in order."""
     with Client(proxy.endpoint, timeout_s=SOON) as spoiled, AppendService(spoiled) as service:
         service.append(journals[0], b"0\n").result(SOON)
         proxy.down()
@@ -126,7 +122,6 @@ def test_a_broker_that_is_away_for_a_while(proxy: TcpProxy, client: Client, jour
 
 @pytest.mark.parametrize("slice_bytes", [1, 1000], ids=["one byte", "a thousand"])
 def test_small_slices(proxy: TcpProxy, client: Client, journals: list[str], slice_bytes: int) -> None:
-    """The journal has what is sent whole, however the network cuts it."""
     proxy.to_server = proxy.to_client = Toxics(slice_bytes=slice_bytes)
     content = random.Random(7).randbytes(slice_bytes * 3_000)
     with Client(proxy.endpoint, timeout_s=SOON) as spoiled, AppendService(spoiled) as service:
@@ -136,7 +131,6 @@ def test_small_slices(proxy: TcpProxy, client: Client, journals: list[str], slic
 
 @pytest.mark.parametrize("keys", ["", "b3RoZXIgc2VjcmV0", "c2VjcmV0"], ids=["none", "others", "shared"])
 def test_a_refused_token_fails_at_once(tmp_path: Path, keys: str) -> None:
-    """A wrong or missing key fails after one try of the service; the broker's own appends all."""
     with EmbeddedBroker(tmp_path, auth_keys="c2VjcmV0") as broker:
         with Client(broker.endpoint, auth_keys="c2VjcmV0") as owner:
             owner.create_journals(journal_spec("a/journal"))
@@ -153,7 +147,6 @@ def test_a_refused_token_fails_at_once(tmp_path: Path, keys: str) -> None:
 @pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_a_primary_is_killed(tmp_path: Path, fresh_prefix: str) -> None:
-    """Three real brokers, one killed while appends go on: each line answered for is there, in order."""
     name = f"{fresh_prefix}journal"
     with DeployedBroker(tmp_path, broker_args=["--etcd.lease=3s"]) as cluster:
         peers = [cluster.start_peer(zone=zone) for zone in ("one", "two")]

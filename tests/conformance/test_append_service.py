@@ -1,4 +1,4 @@
-"""An append service means the same on the embedded and on the real broker, whatever fails on the way."""
+"""An append service behaves the same on the embedded and on the real broker, whatever fails on the way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ SOON = 60
 
 @pytest.fixture
 def journals(client: Client, fresh_prefix: str) -> list[str]:
-    """Four fresh journals that take appends."""
     names = [f"{fresh_prefix}part-{each}" for each in range(4)]
     client.create_journals(*[journal_spec(name, labels=TEXT) for name in names])
     return names
@@ -39,23 +38,19 @@ def journals(client: Client, fresh_prefix: str) -> list[str]:
 
 @pytest.fixture
 def service(client: Client) -> Iterator[AppendService]:
-    """A service of ``client``."""
     with AppendService(client) as opened:
         yield opened
 
 
 def content_of(client: Client, journal: str) -> bytes:
-    """Return all bytes of a journal."""
     return client.read(journal, end_offset=client.write_head(journal)).read() or b""
 
 
 def author(name: str) -> pb.LabelSelector:
-    """Return what the registers of a writer have to match."""
     return pb.LabelSelector(include=label_set({"author": name}))
 
 
 def test_many_small_appends(client: Client, journals: list[str]) -> None:
-    """Ten thousand records of 200 bytes are each in their journal once, in order, where their span says."""
     appended: list[tuple[str, bytes, AsyncAppend]] = []
     with AppendService(client) as service:
         for each in range(10_000):
@@ -75,7 +70,7 @@ def test_many_small_appends(client: Client, journals: list[str]) -> None:
 def test_large_and_small_keep_their_order(
     service: AppendService, client: Client, journals: list[str]
 ) -> None:
-    """An append of 12 MiB, by way of a file, is one between small ones, and some are taken back."""
+    """An append of 12 MiB, which goes through a file, keeps its place among small ones."""
     large = bytes(range(256)) * (12 << 12)
     journal = journals[0]
     service.append(journal, b"before\n")
@@ -93,7 +88,6 @@ def test_large_and_small_keep_their_order(
 def test_a_checkpoint_comes_behind_what_it_covers(
     service: AppendService, client: Client, journals: list[str]
 ) -> None:
-    """All that was pending elsewhere can be read once the barrier can."""
     *parts, target = journals
     expected: dict[str, bytes] = defaultdict(bytes)
     for turn in range(10):
@@ -110,7 +104,6 @@ def test_a_checkpoint_comes_behind_what_it_covers(
 
 
 def test_mapped_messages_land_where_the_mapping_says(client: Client, fresh_prefix: str) -> None:
-    """The partitions listed by a broker get the messages of their keys, whoever maps."""
     specs = [journal_spec(f"{fresh_prefix}part-{each:03d}", labels=TEXT) for each in range(10)]
     client.create_journals(*specs)
     listed = client.list_journals(f"prefix={fresh_prefix}")
@@ -132,7 +125,7 @@ def test_mapped_messages_land_where_the_mapping_says(client: Client, fresh_prefi
 
 
 class FlakyClient(Client):
-    """A client that now and then fails an append before it begins, or forgets the broker's answer."""
+    """A client that sometimes fails an append before it begins, or loses the broker's answer."""
 
     def __init__(self, endpoint: str, seed: int) -> None:
         super().__init__(endpoint, timeout_s=30)
@@ -149,7 +142,7 @@ class FlakyClient(Client):
 
 
 def run_writer(service: AppendService, journals: list[str], writer: int) -> dict[str, list[bytes]]:
-    """Append sixty lines, in pieces and behind one another; return those not taken back, by journal."""
+    """Append sixty lines in pieces, some with dependencies; return those not aborted, by journal."""
     kept: dict[str, list[bytes]] = defaultdict(list)
     choose = random.Random(writer)
     previous: list[AsyncAppend] = []
@@ -177,10 +170,7 @@ def run_writer(service: AppendService, journals: list[str], writer: int) -> dict
 def test_any_interleaving_is_whole_and_in_order(
     broker: BrokerHandle, client: Client, journals: list[str], seed: int
 ) -> None:
-    """Each line of several writers is whole and in order, despite aborts, failures and lost answers.
-
-    What was sent again after a lost answer may be there again; without these repetitions it is there once.
-    """
+    """The journal may contain an append twice if its answer was lost."""
     with (
         FlakyClient(broker.endpoint, seed) as flaky,
         AppendService(flaky, max_memory_bytes=300_000) as service,

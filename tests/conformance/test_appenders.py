@@ -1,8 +1,8 @@
-"""What appending promises, whoever appends: a call of a client, an appender, or an append service.
+"""What appending promises, whether by a call of a client, an appender, or an append service.
 
 Each test runs on every kind of broker, and each way of appending has to give the same result or the same
-error. What is special about one way follows below; what a broker cannot be made to do (a hung stream, a
-false answer) is tested on scripted brokers, in ``tests/unit/client/appending``.
+error. Tests of only one way follow below. What a broker cannot be made to do (a hung stream, a false answer)
+is tested on scripted brokers, in ``tests/unit/client/appending``.
 """
 
 from __future__ import annotations
@@ -49,14 +49,12 @@ Append = Callable[..., AppendResult]
 def by_client(
     client: Client, journal: str, *pieces: bytes, **options: Unpack[AppendKeywords]
 ) -> AppendResult:
-    """Append by one call that is given everything."""
     return client.append(journal, pieces, **options)
 
 
 def by_appender(
     client: Client, journal: str, *pieces: bytes, **options: Unpack[AppendKeywords]
 ) -> AppendResult:
-    """Append by writing one piece after the other, and committing."""
     deadline = time.monotonic() + SOON_S
     with client.appender(journal, **options) as appender:
         while True:
@@ -65,8 +63,8 @@ def by_appender(
             try:
                 return appender.commit_append()
             except NoJournalPrimaryBrokerError:
-                # An appender is one call, which nobody repeats for it: a journal that is just being resumed
-                # has no primary for a moment.
+                # An appender makes a single call without a retry, and a journal that is being resumed has
+                # no primary for a moment.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
@@ -76,7 +74,6 @@ def by_appender(
 def by_service(
     client: Client, journal: str, *pieces: bytes, **options: Unpack[AppendKeywords]
 ) -> AppendResult:
-    """Append in the background, and wait for it."""
     service = AppendService(client, timeout_s=client.timeout_s)
     try:
         with service.start_append(journal, **options) as started:
@@ -84,7 +81,7 @@ def by_service(
                 started.write(piece)
         return started.result(SOON_S)
     finally:
-        # Closing a service raises a failure that nobody asked for; the caller has asked for this one.
+        # A plain close would raise again a failure that this caller has already received.
         service.close(abort=True)
 
 
@@ -93,23 +90,19 @@ WAYS = {"client": by_client, "appender": by_appender, "service": by_service}
 
 @pytest.fixture(params=WAYS)
 def append(client: Client, request: pytest.FixtureRequest) -> Append:
-    """One way of appending."""
     way = WAYS[request.param]
     return lambda journal, *pieces, **options: way(client, journal, *pieces, **options)
 
 
 def content_of(client: Client, journal: str) -> bytes:
-    """Return all bytes of a journal."""
     return client.read(journal, end_offset=client.write_head(journal)).read() or b""
 
 
 def held_by(author: str) -> pb.LabelSelector:
-    """Return what the registers of a journal have to match if ``author`` holds it."""
     return pb.LabelSelector(include=label_set({"author": author}))
 
 
 def test_an_append_tells_where_its_bytes_are(append: Append, client: Client, journal: str) -> None:
-    """The result has the bytes' offsets and digest; empty pieces add nothing and end nothing."""
     append(journal, b"before;")
     result = append(journal, b"", b"one;", b"", b"two;", b"")
     assert (result.begin, result.end) == (7, 15)
@@ -118,7 +111,7 @@ def test_an_append_tells_where_its_bytes_are(append: Append, client: Client, jou
 
 
 def test_an_append_may_be_larger_than_a_message(append: Append, client: Client, journal: str) -> None:
-    """Nine MiB, more than a broker takes in one message, are one append."""
+    """Nine MiB are more than a broker accepts in one message."""
     content = bytes(range(256)) * (9 * MIB // 256) + b"!"
     result = append(journal, content)
     assert (result.begin, result.end) == (0, len(content))
@@ -126,7 +119,6 @@ def test_an_append_may_be_larger_than_a_message(append: Append, client: Client, 
 
 
 def test_an_append_of_nothing_is_a_barrier(append: Append, journal: str) -> None:
-    """It tells the write head, and changes nothing."""
     append(journal, b"four")
     for pieces in ((), (b"",)):
         result = append(journal, *pieces)
@@ -134,7 +126,6 @@ def test_an_append_of_nothing_is_a_barrier(append: Append, journal: str) -> None
 
 
 def test_registers_fence_a_writer_off(append: Append, client: Client, journal: str) -> None:
-    """A writer appends while it holds the register; afterwards it is refused, and told who holds it."""
     claimed = append(journal, b"mine;", union_registers=label_set({"author": "me"}))
     assert claimed.registers == label_set({"author": "me"})
     assert append(journal, b"still;", check_registers=held_by("me")).end == 11
@@ -148,14 +139,13 @@ def test_registers_fence_a_writer_off(append: Append, client: Client, journal: s
 
 
 def test_a_change_of_registers_needs_bytes(append: Append, client: Client, journal: str) -> None:
-    """Brokers store registers with the bytes that changed them, so there have to be some."""
+    """Brokers store registers together with content, so Gazette refuses a change without any."""
     with pytest.raises(ProtocolError, match="non-empty Append"):
         append(journal, union_registers=label_set({"author": "me"}))
     assert append(journal, b"x").registers == pb.LabelSet()
 
 
 def test_an_offset_has_to_be_the_write_head(append: Append, client: Client, journal: str) -> None:
-    """An append at a named offset happens there or not at all."""
     append(journal, b"first;")
     assert append(journal, b"second;", offset=6).begin == 6
     with pytest.raises(WrongAppendOffsetError):
@@ -164,7 +154,6 @@ def test_an_offset_has_to_be_the_write_head(append: Append, client: Client, jour
 
 
 def test_no_append_to_a_journal_that_takes_none(append: Append, client: Client, fresh_prefix: str) -> None:
-    """A journal that is missing, or read-only, is named by the error."""
     closed = journal_spec(f"{fresh_prefix}closed")
     closed.flags = pb.JournalSpec.O_RDONLY
     client.create_journals(closed)
@@ -175,7 +164,6 @@ def test_no_append_to_a_journal_that_takes_none(append: Append, client: Client, 
 
 
 def test_a_journal_is_suspended_and_resumed(append: Append, client: Client, journal: str) -> None:
-    """An append that suspends says so; bytes resume the journal, unless they are told not to."""
     with pytest.raises(SuspendedError):
         append(journal, suspend=pb.AppendRequest.SUSPEND_NOW)
     assert client.get_journal(journal).spec.suspend.level == pb.JournalSpec.Suspend.FULL
@@ -189,7 +177,6 @@ def test_a_journal_is_suspended_and_resumed(append: Append, client: Client, jour
 def test_an_append_waits_for_a_revision(
     append: Append, client: Client, journal: str, fresh_prefix: str
 ) -> None:
-    """A broker appends once it knows the revision of Etcd that was asked for."""
     revision = client.list_all_journals(f"prefix={fresh_prefix}").revision
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(append, journal, b"then;", min_etcd_revision=revision + 1)
@@ -200,19 +187,17 @@ def test_an_append_waits_for_a_revision(
 @pytest.mark.parametrize("broker", ["embedded", "cluster"], indirect=True)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_an_append_waits_in_vain_for_a_revision(broker: BrokerHandle, journal: str, way: Append) -> None:
-    """Nothing is appended before the broker knows it. Gazette v0.103.0 does not know the field."""
+    """Gazette v0.103.0 does not know the field, so it would append immediately."""
     with Client(broker.endpoint, timeout_s=1) as hasty:
         with pytest.raises(UnavailableError):
             way(hasty, journal, b"never;", min_etcd_revision=1_000_000)
         assert hasty.write_head(journal) == 0
 
 
-# What only a call of a client does.
+# Calls of a client only.
 
 
 def test_an_error_of_the_callers_iterator_rolls_back(client: Client, journal: str) -> None:
-    """The iterator's error is raised as it is, and nothing is committed."""
-
     def pieces() -> Iterator[bytes]:
         yield b"taken back;"
         raise ZeroDivisionError
@@ -224,7 +209,6 @@ def test_an_error_of_the_callers_iterator_rolls_back(client: Client, journal: st
 
 
 def test_a_file_is_appended_from_its_first_byte(client: Client, journal: str, tmp_path: Path) -> None:
-    """Wherever the file stands; and files can be pieces among others."""
     path = tmp_path / "content"
     path.write_bytes(b"file" * MIB)
     with path.open("rb") as file:
@@ -233,11 +217,10 @@ def test_a_file_is_appended_from_its_first_byte(client: Client, journal: str, tm
     assert content_of(client, journal) == b"before" + path.read_bytes() + b"after"
 
 
-# What only an appender does.
+# Appenders only.
 
 
 def test_an_appender_left_open_aborts(client: Client, journal: str) -> None:
-    """Leaving the block without a commit takes the bytes back."""
     with client.appender(journal) as appender:
         appender.write(b"taken back;")
     client.append(journal, b"later;")
@@ -246,7 +229,6 @@ def test_an_appender_left_open_aborts(client: Client, journal: str) -> None:
 
 @pytest.mark.parametrize("end", ["commit_append", "abort"])
 def test_a_finished_appender_takes_no_more(client: Client, journal: str, end: str) -> None:
-    """Writing or committing after the end raises; aborting does nothing."""
     appender = client.appender(journal)
     appender.write(b"one;")
     getattr(appender, end)()
@@ -260,7 +242,6 @@ def test_a_finished_appender_takes_no_more(client: Client, journal: str, end: st
 
 @pytest.mark.parametrize("end", ["commit_append", "abort", "nothing"])
 def test_a_reset_appender_is_as_new(client: Client, journal: str, end: str) -> None:
-    """A reset drops what was written and not committed; then all begins again."""
     appender = client.appender(journal)
     appender.write(b"before;")
     if end != "nothing":
@@ -272,11 +253,10 @@ def test_a_reset_appender_is_as_new(client: Client, journal: str, end: str) -> N
     assert content_of(client, journal) == b"before;" * (end == "commit_append") + b"after;"
 
 
-# What only an append service does.
+# Append services only.
 
 
 def test_an_abort_takes_back_one_writers_bytes(client: Client, journal: str) -> None:
-    """Others of the same journal are appended, in the order of their starts."""
     with AppendService(client) as service:
         service.append(journal, b"kept;")
         with suppress(ZeroDivisionError), service.start_append(journal) as failing:
@@ -293,7 +273,6 @@ def test_an_abort_takes_back_one_writers_bytes(client: Client, journal: str) -> 
 
 
 def test_a_writer_has_the_journal_to_itself(client: Client, journal: str) -> None:
-    """Whoever starts while another writes waits until that one has released; both land whole."""
     with AppendService(client) as service, ThreadPoolExecutor() as pool:
         first = service.start_append(journal)
         first.write(b"one ")

@@ -1,4 +1,4 @@
-"""docs/guides/applications.md shows what works: the examples of operating run, in their order."""
+"""The examples in the section on operating of docs/guides/applications.md run, in their order."""
 
 from __future__ import annotations
 
@@ -32,13 +32,11 @@ SECTION = PAGE[PAGE.index("## Serve and operate") :]
 
 
 def blocks(language: str) -> list[str]:
-    """Return the section's code blocks of a language."""
     return re.findall(rf"^```{language}\b[^\n]*\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
 def environment(broker: BrokerHandle, fresh_prefix: str, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """What the examples are run with: the command, and the page's application and shards."""
     program = tmp_path / "bin" / "gazette-spark"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gazette_spark.cli "$@"\n')
@@ -62,7 +60,6 @@ def environment(broker: BrokerHandle, fresh_prefix: str, tmp_path: Path) -> Iter
 
 
 def test_the_examples_run(environment: dict[str, str], tmp_path: Path, fresh_prefix: str) -> None:
-    """Each command about shards succeeds, and the changed spec is applied."""
     block = blocks("sh")[1] + "gazette-spark shards list -o yaml\n"
     done = subprocess.run(
         ["/bin/sh", "-eu", "-c", block.replace("shop/", fresh_prefix)],
@@ -79,6 +76,5 @@ def test_the_examples_run(environment: dict[str, str], tmp_path: Path, fresh_pre
 
 
 def test_every_command_is_on_the_page() -> None:
-    """None is left without an example."""
     shown = set(re.findall(r"gazette-spark shards ([a-z-]+)", "".join(blocks("sh"))))
     assert shown == set(shards.list_commands(click.Context(shards)))

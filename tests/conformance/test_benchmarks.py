@@ -1,4 +1,4 @@
-"""Shows that the benchmarks still run: small ones, whose answers are checked and whose times mean nothing."""
+"""The benchmarks still run, on small inputs: the answers are checked, and the times mean nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_benchmark(name: str, *flags: str, timeout_s: float) -> str:
-    """Return what a benchmark prints; it must succeed."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / name), *flags],
         capture_output=True,
@@ -29,7 +28,6 @@ def run_benchmark(name: str, *flags: str, timeout_s: float) -> str:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_committed_messages_beside_all() -> None:
-    """Every row is there, and its answers are right."""
     output = run_benchmark("committed_bench.py", "--memory=5m", timeout_s=240)
     assert output.count("| 10,000 | 20 | first |") == 1, output
 
@@ -38,7 +36,6 @@ def test_committed_messages_beside_all() -> None:
 @pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_the_client_beside_gos() -> None:
-    """Every job of both programs is done, with right answers, and makes a row."""
     output = run_benchmark("client_parity.py", "--size=4m", "--broker=embedded", timeout_s=240)
     for job in ("read to a file", "read directly", "read to nowhere", "append 16 MiB", "AppendService"):
         assert output.count(f"| {job}") == 1, output
@@ -50,7 +47,7 @@ def test_the_client_beside_gos() -> None:
 @pytest.mark.slow
 @pytest.mark.own_jvm
 def test_a_state_of_ten_million_keys() -> None:
-    """A driver of 1 GB merges 10,000 of them, each once. Spark would send all of the state to the tasks."""
+    """A driver with 1 GB merges 10,000 of the keys. Spark would send the whole state to the tasks."""
     output = run_benchmark("consumer_state_bench.py", "--keys=10m", "--touched=10000", timeout_s=900)
     assert output.count("| 10,000,000 | 10,000 |") == 1, output
 
@@ -59,37 +56,31 @@ def test_a_state_of_ten_million_keys() -> None:
 @pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_constant_load() -> None:
-    """Both lanes keep up with an appender, and their tables have each record once."""
     assert run_benchmark("steady_load.py", timeout_s=240) == "each record is in both tables once\n"
 
 
 def test_the_lag_monitor() -> None:
-    """Verdicts by columns agree with the rules one by one."""
     output = run_benchmark("lag_bench.py", "--partitions=500", timeout_s=120)
     assert output == "verdicts agree\n"
 
 
 def test_messages_beside_gos() -> None:
-    """Both publishers commit all their messages, each once, as Gazette's reader sees them."""
     output = run_benchmark("message_bench.py", timeout_s=120)
     assert output == "2000 messages, embedded broker: all are committed, once\n"
 
 
 def test_the_replicated_log() -> None:
-    """What one thread and many have committed is read back."""
     output = run_benchmark("replicated_log_bench.py", "--broker=embedded", timeout_s=120)
     assert output == "the logs hold what was committed\n"
 
 
 @pytest.mark.parametrize("name", ["scan_bench.py", "framing_bench.py"])
 def test_framings_and_formats(name: str) -> None:
-    """The rows of each framing and format are counted right."""
     output = run_benchmark(name, "--megabytes=1", "--repeat=1", timeout_s=120)
     assert "M rows/s" in output
 
 
 def test_files_and_commits_by_format() -> None:
-    """A task's files and its commits, into a table of each format; both have all batches."""
     assert run_benchmark("format_bench.py", timeout_s=120) == "both tables have all batches\n"
 
 
@@ -121,7 +112,6 @@ print("read")
 
 
 def test_what_the_end_to_end_benchmark_reads() -> None:
-    """A broker that is given the fragment files has all records of both codecs, each once."""
     done = subprocess.run(
         [sys.executable, "-c", _ANNOUNCE],
         capture_output=True,
@@ -157,7 +147,6 @@ write_page(Kept.at(page.with_name("results.json")), page)
 
 
 def test_the_page_of_the_end_to_end_benchmark(tmp_path: Path) -> None:
-    """The median of three runs counts; the page shows spread, plot, limit, and why a goal is missed."""
     page = tmp_path / "performance.md"
     subprocess.run(
         [sys.executable, "-c", _PAGE, str(page)],
@@ -171,7 +160,7 @@ def test_the_page_of_the_end_to_end_benchmark(tmp_path: Path) -> None:
         "| JSON → Iceberg | deployed, direct lane | 190 | 2.1 | 3: 1.1 to 2.6 | 0.95 | 0.9 x: met |" in text
     )
     assert "| JSON → Delta | events |" in text
-    # Two cores for 10 s, by the goal of 1.4, by 0.4 GB: 35.7 CPU seconds are allowed a GB.
+    # Two cores for 10 s, divided by the goal of 1.4 and by 0.4 GB, allow 35.7 CPU seconds a GB.
     assert "| JSON → Delta | events | deployed, direct | 35.7 | 29.0 |" in text
     assert "| events | deployed, direct lane |" not in text
     (plot,) = tmp_path.glob("*stream*.svg")
@@ -183,7 +172,6 @@ def test_the_page_of_the_end_to_end_benchmark(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_planning() -> None:
-    """The journals of both brokers are planned right, which the benchmark itself checks."""
     brokers = ("--broker=embedded", "--broker=deployed")
     output = run_benchmark("planning_bench.py", *brokers, "--journals=30", "--rounds=1", timeout_s=120)
     assert [line.partition(":")[0] for line in output.splitlines()] == ["embedded", "deployed"]
@@ -193,7 +181,6 @@ def test_planning() -> None:
 @pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_consumers() -> None:
-    """Gazette's consumer and both hosts publish the sum of each stream, right and once."""
     output = run_benchmark("consumer_bench.py", timeout_s=400)
     assert output.endswith("each stream is summed right, and once\n")
     assert output.count("\n") == 3 + 4 + 4 + 1, output

@@ -1,4 +1,4 @@
-"""Shows that both brokers take, refuse and roll back appends alike: stream grammar, checks, registers."""
+"""Both brokers accept, refuse and roll back appends alike: stream grammar, checks, registers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from tests.conformance.wire import CALL_TIMEOUT_S, COMMIT, Wire, labels, selecto
 
 
 def sha1(content: bytes) -> pb.SHA1Sum:
-    """Return SHA-1 in the form it has on the wire."""
     digest = hashlib.sha1(content).digest()
     part1, part2, part3 = (int.from_bytes(digest[a:b], "big") for a, b in ((0, 8), (8, 16), (16, 20)))
     return pb.SHA1Sum(part1=part1, part2=part2, part3=part3)
 
 
 def author(name: str) -> pb.LabelSet:
-    """Return the register by which a writer fences off others."""
     return labels(("author", name))
 
 
@@ -37,7 +35,6 @@ def author(name: str) -> pb.LabelSet:
 def test_append_commits_all_its_chunks(
     wire: Wire, journal: str, contents: list[bytes], committed: bytes
 ) -> None:
-    """An append's chunks become one contiguous span, named by its offsets and the SHA-1 of its bytes."""
     response = wire.append(journal, *contents)
     assert response.status == pb.OK
     assert (response.commit.begin, response.commit.end) == (0, len(committed))
@@ -48,7 +45,6 @@ def test_append_commits_all_its_chunks(
 
 
 def test_response_names_the_primary(wire: Wire, journal: str) -> None:
-    """An append's header tells who served it and where, with all four numbers of Etcd set."""
     header = wire.append(journal, b"x\n").header
     assert header.route.primary >= 0
     assert len(header.route.members) == len(header.route.endpoints)
@@ -60,13 +56,11 @@ def test_response_names_the_primary(wire: Wire, journal: str) -> None:
 
 
 def test_appends_are_contiguous(wire: Wire, journal: str) -> None:
-    """Each append begins where the one before it ended."""
     ends = [wire.append(journal, b"x" * size).commit for size in (5, 1, 100)]
     assert [(each.begin, each.end) for each in ends] == [(0, 5), (5, 6), (6, 106)]
 
 
 def test_empty_append_is_a_barrier(wire: Wire, journal: str) -> None:
-    """An empty append reports the write head twice, with the SHA-1 of nothing."""
     wire.append(journal, b"12345")
     commit = wire.append(journal).commit
     assert (commit.begin, commit.end) == (5, 5)
@@ -74,7 +68,6 @@ def test_empty_append_is_a_barrier(wire: Wire, journal: str) -> None:
 
 
 def test_end_of_stream_without_marker_rolls_back(wire: Wire, journal: str) -> None:
-    """An append that ends before its marker is refused and leaves nothing."""
     with pytest.raises(grpc.RpcError) as caught:
         wire.send([pb.AppendRequest(journal=journal), pb.AppendRequest(content=b"lost")])
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
@@ -90,7 +83,6 @@ def test_end_of_stream_without_marker_rolls_back(wire: Wire, journal: str) -> No
     ],
 )
 def test_anything_after_the_marker_rolls_back(wire: Wire, journal: str, after: pb.AppendRequest) -> None:
-    """The marker has to be the last message, or the append is refused and leaves nothing."""
     messages = [pb.AppendRequest(journal=journal), pb.AppendRequest(content=b"lost"), COMMIT, after]
     with pytest.raises(grpc.RpcError) as caught:
         wire.send(messages)
@@ -100,7 +92,6 @@ def test_anything_after_the_marker_rolls_back(wire: Wire, journal: str, after: p
 
 
 def test_cancel_rolls_back(wire: Wire, journal: str) -> None:
-    """A cancelled append leaves nothing, though its content was sent."""
     cancelled = threading.Event()
     sent = threading.Event()
 
@@ -119,14 +110,13 @@ def test_cancel_rolls_back(wire: Wire, journal: str) -> None:
 
 
 def test_append_in_flight_is_invisible(wire: Wire, journal: str) -> None:
-    """Content sent but not yet committed cannot be read, and is read once it is."""
     go_on = threading.Event()
     sent = threading.Event()
     chunks: list[bytes] = []
 
     def messages() -> Iterator[pb.AppendRequest]:
         yield pb.AppendRequest(journal=journal)
-        # Goes on sending: a broker ends an append that stalls for a second.
+        # Keep sending, because a broker ends an append that stalls for a second.
         while not chunks or not go_on.wait(0.05):
             chunks.append(b"soon" * 5_000)
             yield pb.AppendRequest(content=chunks[-1])
@@ -142,7 +132,6 @@ def test_append_in_flight_is_invisible(wire: Wire, journal: str) -> None:
 
 
 def test_concurrent_appends_do_not_mix(wire: Wire, journal: str) -> None:
-    """Appends of several writers at once each stay in one piece, and none is lost."""
     letters = [bytes([letter]) for letter in b"abcdefgh"]
     calls = [
         wire.stub.Append.future(
@@ -183,7 +172,6 @@ def test_concurrent_appends_do_not_mix(wire: Wire, journal: str) -> None:
 def test_malformed_append_is_refused(
     wire: Wire, journal: str, messages: list[pb.AppendRequest], text: str
 ) -> None:
-    """An append that breaks the grammar fails UNKNOWN with a text and leaves nothing."""
     sent = []
     for message in messages:
         copy = pb.AppendRequest()
@@ -199,12 +187,10 @@ def test_malformed_append_is_refused(
 
 
 def test_unknown_journal(wire: Wire, journal_name: str) -> None:
-    """An append to a journal without a spec answers JOURNAL_NOT_FOUND."""
     assert wire.append(journal_name, b"x").status == pb.JOURNAL_NOT_FOUND
 
 
 def test_offset_must_be_the_write_head(wire: Wire, journal: str) -> None:
-    """A non-zero offset below or above the write head is refused; the write head itself is taken."""
     wire.append(journal, b"12345")
     assert wire.append(journal, b"x", offset=4).status == pb.WRONG_APPEND_OFFSET
     assert wire.append(journal, b"x", offset=6).status == pb.WRONG_APPEND_OFFSET
@@ -214,14 +200,13 @@ def test_offset_must_be_the_write_head(wire: Wire, journal: str) -> None:
 
 
 def test_read_only_journal_takes_barriers_only(wire: Wire, journal_name: str) -> None:
-    """A journal flagged O_RDONLY refuses content and allows empty appends."""
     wire.create(spec(journal_name, flags=pb.JournalSpec.O_RDONLY))
     assert wire.append(journal_name, b"x").status == pb.NOT_ALLOWED
     assert wire.append(journal_name).status == pb.OK
 
 
 def test_message_over_four_mebibytes_is_refused(wire: Wire, journal: str) -> None:
-    """A content chunk of 4 MiB fails RESOURCE_EXHAUSTED and leaves nothing."""
+    """Gazette answers RESOURCE_EXHAUSTED to a content chunk of 4 MiB."""
     with pytest.raises(grpc.RpcError) as caught:
         wire.append(journal, b"x" * (4 << 20))
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -229,14 +214,12 @@ def test_message_over_four_mebibytes_is_refused(wire: Wire, journal: str) -> Non
 
 
 def test_empty_registers_match_every_check(wire: Wire, journal: str) -> None:
-    """An append passes whatever it checks before any register is written."""
     response = wire.append(journal, b"x", check_registers=selector(author("nobody")))
     assert response.status == pb.OK
     assert not response.registers.labels
 
 
 def test_registers_fence_off_a_writer(wire: Wire, journal: str) -> None:
-    """The first writer's check fails once another has set the register, and shows the new value."""
     mine, other = author("mine"), author("other")
     assert wire.append(journal, b"1", union_registers=mine).registers == mine
     assert wire.append(journal, b"2", check_registers=selector(mine)).status == pb.OK
@@ -248,7 +231,6 @@ def test_registers_fence_off_a_writer(wire: Wire, journal: str) -> None:
 
 
 def test_union_replaces_and_subtract_needs_equal_values(wire: Wire, journal: str) -> None:
-    """Union replaces all values of a name; subtract removes a name only if its values are the same."""
     both = labels(("author", "a"), ("color", "red"), ("color", "blue"))
     assert wire.append(journal, b"1", union_registers=both).registers == both
     kept = wire.append(journal, b"2", subtract_registers=labels(("color", "red"))).registers
@@ -261,7 +243,6 @@ def test_union_replaces_and_subtract_needs_equal_values(wire: Wire, journal: str
 
 
 def test_registers_need_content(wire: Wire, journal: str) -> None:
-    """An empty append that changes registers is an error and changes none."""
     with pytest.raises(grpc.RpcError) as caught:
         wire.append(journal, union_registers=author("me"))
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
@@ -270,7 +251,6 @@ def test_registers_need_content(wire: Wire, journal: str) -> None:
 
 
 def test_excluding_check(wire: Wire, journal: str) -> None:
-    """A check that excludes a register's value fails on it."""
     wire.append(journal, b"1", union_registers=author("me"))
     check = selector(exclude=author("me"))
     assert wire.append(journal, b"2", check_registers=check).status == pb.REGISTER_MISMATCH
@@ -278,7 +258,7 @@ def test_excluding_check(wire: Wire, journal: str) -> None:
 
 
 def test_stalled_append_is_ended(wire: Wire, journal: str) -> None:
-    """A client that sends nothing for over a second is cut off, and its bytes are rolled back."""
+    """The broker aborts a client that is silent for over a second, and rolls its bytes back."""
     stalled = threading.Event()
 
     def messages() -> Iterator[pb.AppendRequest]:
@@ -295,7 +275,6 @@ def test_stalled_append_is_ended(wire: Wire, journal: str) -> None:
 
 
 def test_dripping_append_is_ended(wire: Wire, journal: str) -> None:
-    """A client that sends a byte now and then is cut off as one that sends nothing is."""
     over = threading.Event()
 
     def messages() -> Iterator[pb.AppendRequest]:
@@ -314,7 +293,6 @@ def test_dripping_append_is_ended(wire: Wire, journal: str) -> None:
 
 
 def test_a_journal_deleted_takes_no_appends(wire: Wire, journal: str) -> None:
-    """A journal whose spec is deleted is unknown to appends and reads."""
     wire.append(journal, b"x")
     revision = wire.list(selector(labels(("name", journal))))[0].mod_revision
     assert wire.apply(pb.ApplyRequest.Change(expect_mod_revision=revision, delete=journal)).status == pb.OK
@@ -323,7 +301,6 @@ def test_a_journal_deleted_takes_no_appends(wire: Wire, journal: str) -> None:
 
 
 def test_spec_without_suspend_keeps_offsets(wire: Wire, journal: str) -> None:
-    """Replacing the spec of a living journal does not move its write head."""
     wire.append(journal, b"12345")
     changed = spec(journal, length=1 << 20)
     assert wire.apply(upsert(changed, -1)).status == pb.OK
@@ -331,7 +308,7 @@ def test_spec_without_suspend_keeps_offsets(wire: Wire, journal: str) -> None:
 
 
 def suspension(wire: Wire, name: str) -> tuple[int, int]:
-    """Return how far a journal is suspended, and the offset its spec records."""
+    """Return the suspension level of a journal, and the offset in its spec."""
     found = wire.list(selector(labels(("name", name))))[0].spec.suspend
     return found.level, found.offset
 
@@ -341,7 +318,6 @@ Suspend = pb.JournalSpec.Suspend
 
 @pytest.fixture
 def suspended(wire: Wire, journal: str) -> str:
-    """A journal of five bytes and one register, partially suspended."""
     wire.append(journal, b"12345", union_registers=author("me"))
     assert wire.append(journal, suspend=pb.AppendRequest.SUSPEND_NOW).status == pb.SUSPENDED
     assert suspension(wire, journal) == (Suspend.PARTIAL, 5)
@@ -369,7 +345,7 @@ def suspended(wire: Wire, journal: str) -> str:
 def test_a_refused_append_leaves_the_suspension(
     wire: Wire, suspended: str, request_fields: dict[str, Any], status: int
 ) -> None:
-    """Registers are checked first, then the offset, then the suspension; a refusal resumes nothing."""
+    """Registers are checked first, then the offset, then the suspension. A refused append resumes nothing."""
     assert wire.append(suspended, b"x", **request_fields).status == status
     assert suspension(wire, suspended) == (Suspend.PARTIAL, 5)
     assert wire.append(suspended, b"6", check_registers=selector(author("me"))).commit.begin == 5
@@ -380,7 +356,7 @@ def test_a_refused_append_leaves_the_suspension(
     ("recorded", "begin"), [pytest.param(2, 5, id="below-the-head"), pytest.param(99, 99, id="past-the-head")]
 )
 def test_a_resume_records_the_write_head(wire: Wire, journal: str, recorded: int, begin: int) -> None:
-    """A resumed journal goes on at the recorded offset or its write head, and records where."""
+    """A resumed journal continues at the recorded offset or its write head, and records which."""
     wire.append(journal, b"12345")
     changed = spec(journal, suspend=Suspend(level=Suspend.PARTIAL, offset=recorded))
     assert wire.apply(upsert(changed, -1)).status == pb.OK
@@ -390,7 +366,6 @@ def test_a_resume_records_the_write_head(wire: Wire, journal: str, recorded: int
 
 
 def test_chunks_over_the_maximum_rate_are_delayed(wire: Wire, journal_name: str) -> None:
-    """An append over its journal's rate is taken whole, and its answer counts the chunks that had to wait."""
     wire.create(spec(journal_name, max_append_rate=400_000))
     contents = [bytes([65 + number]) * 100_000 for number in range(6)]
     response = wire.append(journal_name, *contents)
@@ -401,7 +376,7 @@ def test_chunks_over_the_maximum_rate_are_delayed(wire: Wire, journal_name: str)
 
 
 def test_a_maximum_below_the_minimum_rate_does_not_abort(wire: Wire, journal_name: str) -> None:
-    """A chunk held back by the journal's own rate is not taken for a client that is too slow."""
+    """The broker must not take its own delay for a client that is too slow."""
     wire.create(spec(journal_name, max_append_rate=10_000))
     response = wire.append(journal_name, b"x" * 22_000)
     assert (response.status, response.delayed_chunks) == (pb.OK, 1)

@@ -1,4 +1,4 @@
-"""Shows who a broker with keys serves: tokens, capabilities, selectors, keys that change, and expiry."""
+"""Whom a broker with keys serves: tokens, capabilities, selectors, key rotation and expiry."""
 
 from __future__ import annotations
 
@@ -29,13 +29,10 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 def bearer(keys: KeySet, claims: Claims = EVERYTHING, lifetime_s: float = 600) -> Metadata:
-    """Return the metadata of a call with such a token."""
     return (("authorization", "Bearer " + keys.sign(claims, now=time.time(), lifetime_s=lifetime_s)),)
 
 
 class _Deployed(DeployedBroker):
-    """A real broker with both keys; its own checks use the first."""
-
     def gazctl_bytes(self, *args: str, input: bytes | str | None = None) -> bytes:  # noqa: A002 - as its base
         return super().gazctl_bytes(*args, f"--broker.auth-keys={OLD_KEY}", input=input)
 
@@ -45,7 +42,6 @@ class _Deployed(DeployedBroker):
     params=["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)],
 )
 def keyed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
-    """A broker with the keys old and new, and a few journals."""
     directory = tmp_path_factory.mktemp("keyed")
     keys = f"{OLD_KEY},{NEW_KEY}"
     if request.param == "embedded":
@@ -69,7 +65,6 @@ def _make_journals(broker: BrokerHandle) -> None:
 
 @pytest.fixture
 def wire(keyed: BrokerHandle) -> Iterator[Wire]:
-    """The stubs, without a token."""
     with Wire(keyed.endpoint) as opened:
         yield opened
 
@@ -119,7 +114,6 @@ CAPABILITIES = [one for one in Capability if one is not Capability.ALL]
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """Return the text with which the broker refuses a call as unauthenticated; empty if it does not."""
     try:
         call()
     except grpc.RpcError as error:
@@ -130,7 +124,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 @pytest.mark.parametrize("rpc", CALLS)
 def test_only_the_needed_capability_lets_a_call_in(wire: Wire, rpc: str) -> None:
-    """Each capability alone is refused, but the one the call needs; so are all others together."""
+    """Every other capability is refused, alone and together with the rest."""
     call, needed = CALLS[rpc]
     allowed = []
     for capability in CAPABILITIES:
@@ -157,7 +151,6 @@ def test_only_the_needed_capability_lets_a_call_in(wire: Wire, rpc: str) -> None
 )
 @pytest.mark.parametrize("rpc", CALLS)
 def test_a_missing_or_malformed_header_is_refused(wire: Wire, rpc: str, header: str | None) -> None:
-    """No call gets in without a bearer token, spelled exactly so; the refusal holds no token."""
     token = OLD.sign(EVERYTHING, now=time.time())
     metadata = () if header is None else (("authorization", header.format(token)),)
     text = refusal(lambda: CALLS[rpc][0](wire, metadata))
@@ -188,7 +181,6 @@ def _tampered() -> dict[str, str]:
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 @pytest.mark.parametrize("kind", _tampered())
 def test_a_bad_token_is_refused(wire: Wire, kind: str) -> None:
-    """A token that is forged, cut, expired or of another algorithm opens nothing."""
     token = _tampered()[kind]
     text = refusal(lambda: _list(wire, (("authorization", f"Bearer {token}"),)))
     assert text
@@ -196,14 +188,12 @@ def test_a_bad_token_is_refused(wire: Wire, kind: str) -> None:
 
 
 def test_a_huge_token_is_refused(wire: Wire) -> None:
-    """A header of 100 KB fails the call, and the broker serves the next one."""
     with pytest.raises(grpc.RpcError):
         _list(wire, (("authorization", "Bearer " + "x" * 100_000),))
     assert _list(wire, bearer(OLD))
 
 
 def test_keys_can_change(wire: Wire) -> None:
-    """Tokens of either key are good while the broker has both."""
     for keys in (OLD, NEW):
         assert _append(wire, bearer(keys)).status == pb.OK
 
@@ -222,12 +212,11 @@ def test_keys_can_change(wire: Wire) -> None:
     ],
 )
 def test_a_selector_hides_journals(wire: Wire, selector: str, seen: list[str]) -> None:
-    """Journals outside the token's selector are not listed, and not found by every other call."""
     token = bearer(OLD, Claims(Capability.ALL, parse_selector(selector)))
     listed = [each.spec.name for message in _list(wire, token) for each in message.journals]
     assert listed == sorted(seen)
     if "prefix=" in selector and "name:" not in selector:
-        seen = []  # List alone knows the label "prefix".
+        seen = []  # Only List understands the label "prefix".
     for name in [KNOWN, *SCOPED]:
         expected = pb.OK if name in seen else pb.JOURNAL_NOT_FOUND
         assert _append(wire, token, name).status == expected
@@ -237,14 +226,12 @@ def test_a_selector_hides_journals(wire: Wire, selector: str, seen: list[str]) -
 
 
 def test_a_request_and_a_token_select_together(wire: Wire) -> None:
-    """A listing shows what both the request and the token select."""
     token = bearer(OLD, Claims(Capability.LIST, parse_selector("color=red")))
     messages = _list(wire, token, selector=parse_selector("name:prefix=auth/red/o, color in (red,blue)"))
     assert [each.spec.name for message in messages for each in message.journals] == [SCOPED[0]]
 
 
 def test_apply_is_held_to_the_selector(wire: Wire, fresh_prefix: str) -> None:
-    """A spec outside the selector is refused by name and nothing of the request is applied."""
     inside, outside = f"{fresh_prefix}inside", "elsewhere/journal"
 
     def change(*changes: pb.ApplyRequest.Change, by: str) -> pb.ApplyResponse:
@@ -256,7 +243,7 @@ def test_apply_is_held_to_the_selector(wire: Wire, fresh_prefix: str) -> None:
     assert outside in refusal(lambda: change(upsert(spec(inside)), upsert(spec(outside)), by=mine))
     assert not [each for each in _list(wire, bearer(OLD), selector=parse_selector(mine)) if each.journals]
     assert change(upsert(spec(inside, labels=labels(("color", "red")))), by="color=red").status == pb.OK
-    # Of a journal to be deleted only its name is looked at.
+    # Only the name of a journal to be deleted is checked.
     assert inside in refusal(lambda: change(delete(inside, -1), by="color=red"))
     assert change(delete(inside, -1), by=mine).status == pb.OK
 
@@ -272,7 +259,7 @@ STORES = {
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Wire]:
-    """An embedded broker with a journal of somebody else's, stored at auth/theirs."""
+    """An embedded broker with a journal of another owner, stored at auth/theirs."""
     with EmbeddedBroker(tmp_path, auth_keys=OLD_KEY) as broker, Wire(broker.endpoint) as wire:
         changes = [upsert(spec("auth/theirs", labels=labels(("team", "theirs"))))]
         wire.stub.Apply(pb.ApplyRequest(changes=changes), metadata=bearer(OLD), timeout=CALL_TIMEOUT_S)
@@ -280,13 +267,12 @@ def shared(tmp_path: Path) -> Iterator[Wire]:
 
 
 def change_as(wire: Wire, change: pb.ApplyRequest.Change, selector: str = MINE) -> pb.ApplyResponse:
-    """Make a change with a token for some journals only."""
     token = bearer(OLD, Claims(Capability.APPLY, parse_selector(selector)))
     return wire.stub.Apply(pb.ApplyRequest(changes=[change]), timeout=CALL_TIMEOUT_S, metadata=token)
 
 
 def test_labels_do_not_take_a_journal(shared: Wire) -> None:
-    """Claims have to cover a journal as it is, to give it their labels or to delete it."""
+    """Claims must cover a journal's current labels to change or delete it."""
     mine = labels(("team", "mine"))
     taken = spec("auth/theirs", labels=mine)
     assert "auth/theirs" in refusal(lambda: change_as(shared, upsert(taken, -1)))
@@ -297,20 +283,19 @@ def test_labels_do_not_take_a_journal(shared: Wire) -> None:
 
 @pytest.mark.parametrize(("name", "store"), STORES.values(), ids=STORES)
 def test_stores_do_not_take_a_journal(shared: Wire, name: str, store: str) -> None:
-    """A store that holds another journal's fragments is refused to who may not see that journal."""
+    """A new journal's store must not give a caller the fragments of a journal that is hidden from it."""
     change = upsert(spec(name, stores=[store], labels=labels(("team", "mine"))))
     assert "another journal" in refusal(lambda: change_as(shared, change))
     assert change_as(shared, change, "team in (mine,theirs)").status == pb.OK
 
 
 def test_names_below_each_other_share_a_store(shared: Wire) -> None:
-    """Listings tell their fragments apart, so a token may have one of them."""
+    """Listings separate the fragments of the two, so a token may cover only one of them."""
     below = spec("auth/theirs/below", labels=labels(("team", "mine")))
     assert change_as(shared, upsert(below)).status == pb.OK
 
 
 def test_streams_end_with_their_token(wire: Wire) -> None:
-    """A tailing read and a watch end cleanly when their token expires; nothing says it is an error."""
     token = bearer(OLD, lifetime_s=2)
     reader = wire.stub.Read(pb.ReadRequest(journal=KNOWN, block=True), timeout=CALL_TIMEOUT_S, metadata=token)
     watcher = wire.stub.List(pb.ListRequest(watch=True), timeout=CALL_TIMEOUT_S, metadata=token)
@@ -319,16 +304,16 @@ def test_streams_end_with_their_token(wire: Wire) -> None:
 
 
 def test_a_token_in_its_leeway_dies_at_once(wire: Wire) -> None:
-    """A token that expired seconds ago verifies still, but a read with it does not wait for content."""
+    """A token that expired seconds ago still verifies, but a read with it does not wait for content."""
     token = bearer(OLD, lifetime_s=-1)
     request = pb.ReadRequest(journal=KNOWN, block=True)
     messages = list(wire.stub.Read(request, timeout=CALL_TIMEOUT_S, metadata=token))
-    # The real broker still sends what is there.
+    # The real broker still sends the existing content.
     assert b"".join(message.content for message in messages) in (b"", b"content")
 
 
 def test_a_missing_token_is_let_through_by_choice(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The key AA== has a call without a token served; one with a bad token is still refused."""
+    """With the key AA== the broker serves a call without a token, but still refuses a bad token."""
     root = tmp_path_factory.mktemp("lenient")
     with EmbeddedBroker(root, auth_keys=f"{OLD_KEY} AA==") as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(KNOWN))
@@ -337,13 +322,11 @@ def test_a_missing_token_is_let_through_by_choice(tmp_path_factory: pytest.TempP
 
 
 def test_no_secret_is_shown(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The keys are in no text a broker makes of itself."""
     broker = EmbeddedBroker(tmp_path_factory.mktemp("secret"), auth_keys=OLD_KEY)
     assert not re.search(re.escape(OLD_KEY), repr(broker) + repr(vars(broker)))
 
 
 def test_gazctl_with_keys(keyed: BrokerHandle) -> None:
-    """Gazette's own tool gets in with either key, and is refused without."""
     plain = BrokerHandle(keyed.endpoint, keyed.file_root)
     for key in (OLD_KEY, NEW_KEY):
         listed = plain.gazctl("journals", "list", "-l", f"name={KNOWN}", f"--broker.auth-keys={key}")

@@ -1,4 +1,4 @@
-"""Shows that both brokers close, name, store and list fragments alike."""
+"""Both brokers close, name, store and list fragments alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})(\.\w+)?")
 
 @pytest.fixture
 def rolled(wire: Wire, journal_name: str) -> str:
-    """A journal with the fragments [0, 3), [3, 2003), [2003, 2004); its name."""
+    """Yield the name of a journal with the fragments [0, 3), [3, 2003), [2003, 2004)."""
     wire.create(spec(journal_name, length=1024))
     wire.append(journal_name, b"abc")
     wire.append(journal_name, b"x" * 2000)
@@ -30,14 +30,14 @@ def rolled(wire: Wire, journal_name: str) -> str:
 
 
 def test_first_append_is_its_own_fragment(wire: Wire, journal: str) -> None:
-    """The journal's first append is closed by the second; later ones share a fragment."""
+    """The second append closes the first one's fragment; later appends share a fragment."""
     for content in (b"abc", b"de", b"f"):
         wire.append(journal, content)
     assert wire.spans(journal) == [(0, 3), (3, 6)]
 
 
 def test_fragments_overshoot_by_one_append(wire: Wire, journal_name: str) -> None:
-    """A fragment is closed by the first append that finds it longer than its limit, not equal to it."""
+    """An append closes the fragment if that is longer than its limit, but not if it is equal."""
     wire.create(spec(journal_name, length=1024))
     for size in (3, 1000, 24, 1, 7):
         wire.append(journal_name, b"x" * size)
@@ -45,7 +45,6 @@ def test_fragments_overshoot_by_one_append(wire: Wire, journal_name: str) -> Non
 
 
 def test_open_fragment_is_listed_without_store(wire: Wire, journal: str) -> None:
-    """A fragment not yet stored is listed with its length and SHA-1, without mod time, store and URL."""
     wire.append(journal, b"abc")
     wire.append(journal, b"def")
     listed = wire.fragments(journal).fragments[-1]
@@ -55,13 +54,11 @@ def test_open_fragment_is_listed_without_store(wire: Wire, journal: str) -> None
 
 
 def test_empty_journal_has_no_fragments(wire: Wire, journal: str) -> None:
-    """A journal without content lists none."""
     response = wire.fragments(journal)
     assert (response.status, len(response.fragments), response.next_page_token) == (pb.OK, 0, 0)
 
 
 def test_stored_file_is_named_by_its_content(wire: Wire, fresh_prefix: str, broker: BrokerHandle) -> None:
-    """A stored fragment's file is named by begin, end, SHA-1 and codec, and its URL leads to it."""
     content = b"some content\n" * 100
     codecs = {f"{fresh_prefix}{name}": pb.CompressionCodec.Value(name) for name in EXTENSIONS}
     wire.create(*(spec(name, compression_codec=codec) for name, codec in codecs.items()))
@@ -85,7 +82,6 @@ def test_stored_file_is_named_by_its_content(wire: Wire, fresh_prefix: str, brok
 
 
 def test_urls_are_signed_on_demand(wire: Wire, journal: str) -> None:
-    """Stored fragments are listed without URLs if the signature has no time to live."""
     wire.append(journal, b"abc")
     wire.append(journal, b"def")
     wire.wait_persisted(journal, 1)
@@ -95,7 +91,6 @@ def test_urls_are_signed_on_demand(wire: Wire, journal: str) -> None:
 
 
 def test_postfix_becomes_a_folder(wire: Wire, journal_name: str, broker: BrokerHandle) -> None:
-    """A path postfix template of a date puts the files into a folder of that date."""
     template = (
         'date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}/hour={{ .Spool.FirstAppendTime.Format "15" }}'
     )
@@ -110,7 +105,6 @@ def test_postfix_becomes_a_folder(wire: Wire, journal_name: str, broker: BrokerH
 
 
 def test_store_below_the_root(wire: Wire, journal_name: str, broker: BrokerHandle, fresh_prefix: str) -> None:
-    """A store with a prefix keeps its files under that folder of the file root."""
     store = broker.file_root / "stores" / fresh_prefix
     store.mkdir(parents=True)
     wire.create(spec(journal_name, stores=[f"file:///stores/{fresh_prefix}"]))
@@ -122,7 +116,6 @@ def test_store_below_the_root(wire: Wire, journal_name: str, broker: BrokerHandl
 
 
 def test_journal_without_stores_stays_readable(wire: Wire, journal_name: str) -> None:
-    """A journal without stores takes appends and serves them all."""
     wire.create(spec(journal_name, stores=[], length=1024))
     for letter in b"abc":
         wire.append(journal_name, bytes([letter]) * 2000)
@@ -130,7 +123,6 @@ def test_journal_without_stores_stays_readable(wire: Wire, journal_name: str) ->
 
 
 def test_pages_join_to_the_whole(wire: Wire, rolled: str) -> None:
-    """Pages of one fragment each, followed by their tokens, give every fragment once, in order."""
     found, token = [], 0
     for _ in range(10):
         page = wire.fragments(rolled, page_limit=1, next_page_token=token)
@@ -143,13 +135,12 @@ def test_pages_join_to_the_whole(wire: Wire, rolled: str) -> None:
 
 
 def test_page_token_is_a_begin_offset(wire: Wire, rolled: str) -> None:
-    """The token names the begin of the next fragment, and any offset serves as a token."""
     assert wire.fragments(rolled, page_limit=2).next_page_token == 2003
     assert [each.spec.begin for each in wire.fragments(rolled, next_page_token=1).fragments] == [3, 2003]
 
 
 def test_mod_times_select(wire: Wire, rolled: str) -> None:
-    """begin_mod_time leaves out older stored fragments; end_mod_time includes its own second, stored only."""
+    """begin_mod_time drops older stored fragments; end_mod_time includes its second, but only stored ones."""
     stored = [each.spec for each in wire.wait_persisted(rolled, 2).fragments if each.spec.mod_time]
     newest = max(each.mod_time for each in stored)
     younger = wire.fragments(rolled, begin_mod_time=newest + 1).fragments
@@ -170,25 +161,22 @@ def test_mod_times_select(wire: Wire, rolled: str) -> None:
     ],
 )
 def test_malformed_listing_is_refused(wire: Wire, journal: str, fields: dict[str, Any]) -> None:
-    """A listing that breaks a rule of its request fails UNKNOWN."""
     with pytest.raises(grpc.RpcError) as caught:
         wire.fragments(journal, **fields)
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
 
 
 def test_unknown_journal(wire: Wire, journal_name: str) -> None:
-    """Listing fragments of a journal without a spec answers JOURNAL_NOT_FOUND."""
     assert wire.fragments(journal_name).status == pb.JOURNAL_NOT_FOUND
 
 
 def test_write_only_journal(wire: Wire, journal_name: str) -> None:
-    """Fragments of a journal flagged O_WRONLY are not listed."""
     wire.create(spec(journal_name, flags=pb.JournalSpec.O_WRONLY))
     assert wire.fragments(journal_name).status == pb.NOT_ALLOWED
 
 
 def test_changed_codec_waits_for_the_next_fragment(wire: Wire, journal: str) -> None:
-    """A new codec does not close the present fragment; the next one has it."""
+    """A new codec does not close the current fragment; the next one has it."""
     wire.append(journal, b"abc")
     wire.append(journal, b"def")
     changed = spec(journal, compression_codec=pb.GZIP)
@@ -200,7 +188,7 @@ def test_changed_codec_waits_for_the_next_fragment(wire: Wire, journal: str) -> 
 
 
 def test_recreated_journal_guards_its_stored_fragments(wire: Wire, journal: str) -> None:
-    """A journal deleted and created again keeps what is stored, and takes appends once its head is reset."""
+    """Appends are refused until the head is reset, so that they do not overwrite stored offsets."""
     wire.append(journal, b"abc")
     wire.append(journal, b"def")
     wire.wait_persisted(journal, 1)
@@ -215,6 +203,5 @@ def test_recreated_journal_guards_its_stored_fragments(wire: Wire, journal: str)
 
 
 def sum_of(fragment: pb.Fragment) -> str:
-    """Return a fragment's SHA-1 as its name writes it."""
     part1, part2, part3 = fragment.sum.part1, fragment.sum.part2, fragment.sum.part3
     return f"{part1:016x}{part2:016x}{part3:08x}"

@@ -1,4 +1,4 @@
-"""Shows that both brokers select, create, change and delete journals alike."""
+"""Both brokers select, create, change and delete journals alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.rig.brokers import BrokerHandle
 
 @pytest.fixture
 def catalog(wire: Wire, fresh_prefix: str) -> str:
-    """Four labelled journals under a prefix; the prefix."""
     made = {
         "one": labels(("color", "red"), ("size", "big"), ("tag", fresh_prefix)),
         "two": labels(("color", "blue"), ("size", "big"), ("tag", fresh_prefix)),
@@ -46,33 +45,28 @@ def test_selector(
     exclude: list[tuple[str, str]],
     expected: list[str],
 ) -> None:
-    """A selector takes the journals its groups of labels say, in order of their names."""
     chosen = selector(labels(("tag", catalog), *include), labels(*exclude))
     assert wire.names(chosen) == [catalog + name for name in expected]
 
 
 def test_selector_prefix_bit(wire: Wire, catalog: str) -> None:
-    """A selector label with the prefix bit takes values that begin with its own."""
     chosen = selector(labels(("tag", catalog)))
     chosen.include.labels.insert(0, pb.Label(name="color", value="r", prefix=True))
     assert wire.names(chosen) == [catalog + "one", catalog + "three"]
 
 
 def test_name_and_prefix_are_or(wire: Wire, catalog: str) -> None:
-    """A name and a prefix in one include list take the journals of either."""
     chosen = selector(labels(("name", catalog + "one"), ("prefix", catalog + "sub/")))
     assert wire.names(chosen) == [catalog + "one", catalog + "sub/four"]
 
 
 def test_prefix_without_slash_is_refused(wire: Wire, catalog: str) -> None:
-    """A prefix that does not end in a slash is an error."""
     with pytest.raises(grpc.RpcError) as caught:
         wire.list(selector(labels(("prefix", catalog.removesuffix("/")))))
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
 
 
 def test_unsorted_selector_is_refused(wire: Wire, catalog: str) -> None:
-    """Labels have to be sorted."""
     unsorted = pb.LabelSet(labels=[pb.Label(name="size", value="x"), pb.Label(name="color", value="y")])
     with pytest.raises(grpc.RpcError) as caught:
         wire.list(selector(unsorted))
@@ -80,7 +74,6 @@ def test_unsorted_selector_is_refused(wire: Wire, catalog: str) -> None:
 
 
 def test_no_match_is_one_empty_message(wire: Wire, fresh_prefix: str) -> None:
-    """A list without a match is one message with status and header."""
     request = pb.ListRequest(selector=selector(labels(("prefix", fresh_prefix))))
     (message,) = wire.stub.List(request, timeout=CALL_TIMEOUT_S)
     assert (message.status, len(message.journals)) == (pb.OK, 0)
@@ -89,14 +82,12 @@ def test_no_match_is_one_empty_message(wire: Wire, fresh_prefix: str) -> None:
 
 
 def test_long_list_is_complete(wire: Wire, fresh_prefix: str) -> None:
-    """A list of sixty journals, in however many messages, is complete and in order."""
     names = [f"{fresh_prefix}journal-{i:02}" for i in range(60)]
     assert wire.apply(*(upsert(spec(name)) for name in names)).status == pb.OK
     assert wire.names(selector(labels(("prefix", fresh_prefix)))) == names
 
 
 def test_listed_spec_is_the_applied_one(wire: Wire, journal_name: str) -> None:
-    """A journal is listed with the spec it was given and equal create and mod revisions."""
     given = spec(
         journal_name, labels=labels(("color", "red")), path_postfix_template="", max_append_rate=1 << 20
     )
@@ -111,12 +102,10 @@ def test_listed_spec_is_the_applied_one(wire: Wire, journal_name: str) -> None:
 
 
 def test_create_only_once(wire: Wire, journal: str) -> None:
-    """Creating a journal that exists fails the transaction."""
     assert wire.apply(upsert(spec(journal))).status == pb.ETCD_TRANSACTION_FAILED
 
 
 def test_update_needs_the_present_revision(wire: Wire, journal: str) -> None:
-    """A change at the listed revision succeeds once, and the journal keeps its create revision."""
     chosen = selector(labels(("name", journal)))
     before = wire.list(chosen)[0]
     changed = spec(journal, length=1 << 20)
@@ -129,19 +118,16 @@ def test_update_needs_the_present_revision(wire: Wire, journal: str) -> None:
 
 
 def test_update_of_a_missing_journal_fails(wire: Wire, journal_name: str) -> None:
-    """A change at a revision of a journal that does not exist fails the transaction."""
     assert wire.apply(upsert(spec(journal_name), 1)).status == pb.ETCD_TRANSACTION_FAILED
 
 
 def test_minus_one_overwrites(wire: Wire, journal_name: str) -> None:
-    """Revision -1 creates a journal and replaces it as well."""
     assert wire.apply(upsert(spec(journal_name), -1)).status == pb.OK
     assert wire.apply(upsert(spec(journal_name, length=2048), -1)).status == pb.OK
     assert wire.list(selector(labels(("name", journal_name))))[0].spec.fragment.length == 2048
 
 
 def test_one_failure_fails_all(wire: Wire, journal: str, fresh_prefix: str) -> None:
-    """No change of several is made if one fails."""
     other = fresh_prefix + "other"
     response = wire.apply(upsert(spec(other)), upsert(spec(journal)))
     assert response.status == pb.ETCD_TRANSACTION_FAILED
@@ -149,7 +135,6 @@ def test_one_failure_fails_all(wire: Wire, journal: str, fresh_prefix: str) -> N
 
 
 def test_delete(wire: Wire, journal: str) -> None:
-    """A journal is deleted at its revision only, or by -1, which succeeds without a journal too."""
     chosen = selector(labels(("name", journal)))
     revision = wire.list(chosen)[0].mod_revision
     assert wire.apply(delete(journal, revision + 1000)).status == pb.ETCD_TRANSACTION_FAILED
@@ -159,7 +144,6 @@ def test_delete(wire: Wire, journal: str) -> None:
 
 
 def test_recreated_journal_has_a_new_create_revision(wire: Wire, journal: str) -> None:
-    """Deleting and creating a journal shows as another create revision."""
     chosen = selector(labels(("name", journal)))
     before = wire.list(chosen)[0].create_revision
     wire.apply(delete(journal, -1))
@@ -203,7 +187,6 @@ def test_recreated_journal_has_a_new_create_revision(wire: Wire, journal: str) -
     ],
 )
 def test_invalid_change_is_refused(wire: Wire, change: pb.ApplyRequest.Change) -> None:
-    """A change that breaks a rule of the spec fails UNKNOWN."""
     with pytest.raises(grpc.RpcError) as caught:
         wire.apply(change)
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
@@ -211,7 +194,6 @@ def test_invalid_change_is_refused(wire: Wire, change: pb.ApplyRequest.Change) -
 
 
 def test_watch_sends_a_snapshot_for_each_change(wire: Wire, journal: str, fresh_prefix: str) -> None:
-    """A watch gives a snapshot, an empty message, and the same again when a journal is added."""
     request = pb.ListRequest(selector=selector(labels(("prefix", fresh_prefix))), watch=True)
     call = wire.open_list(request)
 
@@ -234,7 +216,6 @@ def test_watch_sends_a_snapshot_for_each_change(wire: Wire, journal: str, fresh_
 
 
 def test_gazctl_sees_the_same(wire: Wire, catalog: str, broker: BrokerHandle) -> None:
-    """The journals that the wire lists are those that gazctl lists."""
     printed = broker.gazctl("journals", "list", "-l", f"prefix={catalog},color=red", "-o", "json")
     assert [each["spec"]["name"] for each in json.loads(printed)["journals"]] == [
         catalog + "one",

@@ -1,4 +1,4 @@
-"""Shows that both brokers answer each combination of read parameters alike."""
+"""Both brokers answer each combination of read parameters alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTENT = b"0123456789"
 
 @pytest.fixture
 def ten_bytes(wire: Wire, journal: str) -> str:
-    """A journal of ten bytes, held by the broker only or stored by now; its name."""
+    """Yield the name of a journal of ten bytes, which only the broker has, or which are already stored."""
     wire.append(journal, CONTENT)
     return journal
 
@@ -29,7 +29,6 @@ def caught_up(message: pb.ReadResponse) -> tuple[str, int, int]:
 
 
 def test_stream_grammar(wire: Wire, ten_bytes: str) -> None:
-    """A read gives metadata, then chunks without metadata, then why it ended; a header comes first only."""
     first, *middle, last = wire.read(ten_bytes)
     assert first.status == pb.OK
     assert first.HasField("header")
@@ -46,7 +45,6 @@ def test_stream_grammar(wire: Wire, ten_bytes: str) -> None:
 
 
 def test_chunks_carry_their_offsets(wire: Wire, journal: str) -> None:
-    """The chunks of a large fragment follow each other without a gap."""
     content = bytes(range(256)) * 1000
     wire.append(journal, content)
     expected = 7
@@ -59,19 +57,16 @@ def test_chunks_carry_their_offsets(wire: Wire, journal: str) -> None:
 
 
 def test_write_head_by_metadata(wire: Wire, ten_bytes: str) -> None:
-    """Reading metadata at -1 without blocking answers once, with the write head."""
     messages = wire.read(ten_bytes, offset=-1, metadata_only=True)
     assert [caught_up(each) for each in messages] == [("OFFSET_NOT_YET_AVAILABLE", 10, 10)]
 
 
 def test_write_head_of_an_empty_journal(wire: Wire, journal: str) -> None:
-    """A journal nothing was appended to has write head 0."""
     messages = wire.read(journal, offset=-1, metadata_only=True)
     assert [caught_up(each) for each in messages] == [("OFFSET_NOT_YET_AVAILABLE", 0, 0)]
 
 
 def test_metadata_only_gives_one_message(wire: Wire, ten_bytes: str) -> None:
-    """Reading metadata in the middle of a journal gives one message and no content."""
     (message,) = wire.read(ten_bytes, offset=4, metadata_only=True)
     assert caught_up(message) == ("OK", 4, 10)
     assert (message.fragment.begin, message.fragment.end) == (0, 10)
@@ -79,13 +74,11 @@ def test_metadata_only_gives_one_message(wire: Wire, ten_bytes: str) -> None:
 
 @pytest.mark.parametrize("offset", [pytest.param(10, id="at-head"), pytest.param(11, id="past-head")])
 def test_offset_not_below_the_head(wire: Wire, ten_bytes: str, offset: int) -> None:
-    """A read at or past the write head echoes the offset and tells the head."""
     messages = wire.read(ten_bytes, offset=offset)
     assert [caught_up(each) for each in messages] == [("OFFSET_NOT_YET_AVAILABLE", offset, 10)]
 
 
 def test_empty_range_at_the_head(wire: Wire, ten_bytes: str) -> None:
-    """A range that begins and ends at the write head is not available yet."""
     messages = wire.read(ten_bytes, offset=10, end_offset=10)
     assert [caught_up(each) for each in messages] == [("OFFSET_NOT_YET_AVAILABLE", 10, 10)]
 
@@ -100,21 +93,18 @@ def test_empty_range_at_the_head(wire: Wire, ten_bytes: str) -> None:
     ],
 )
 def test_end_offset_clips(wire: Wire, ten_bytes: str, offset: int, end_offset: int, expected: bytes) -> None:
-    """A read with an end gives exactly the bytes asked for and ends without a status."""
     messages = wire.read(ten_bytes, offset=offset, end_offset=end_offset)
     assert b"".join(each.content for each in messages) == expected
     assert all(each.status == pb.OK for each in messages)
 
 
 def test_end_offset_past_the_head(wire: Wire, ten_bytes: str) -> None:
-    """A read whose end is past the write head gives what there is and says it is caught up."""
     messages = wire.read(ten_bytes, offset=5, end_offset=20)
     assert b"".join(each.content for each in messages) == b"56789"
     assert caught_up(messages[-1]) == ("OFFSET_NOT_YET_AVAILABLE", 10, 10)
 
 
 def test_blocking_read_follows_appends(wire: Wire, journal: str) -> None:
-    """A blocking read gives what is appended after it began."""
     call = wire.open_read(journal, block=True)
     got = b""
     wire.append(journal, b"first ")
@@ -128,12 +118,11 @@ def test_blocking_read_follows_appends(wire: Wire, journal: str) -> None:
 
 
 def test_blocking_read_from_the_head(wire: Wire, ten_bytes: str) -> None:
-    """A blocking read at -1 skips what is there, begins with the next append and names its offset."""
     call = wire.open_read(ten_bytes, offset=-1, block=True)
     first: list[pb.ReadResponse] = []
     reader = threading.Thread(target=lambda: first.append(next(call)))
     reader.start()
-    # The broker resolves -1 when it handles the read, so appends go on until it has answered.
+    # The broker resolves -1 when it handles the read, so append until it has answered.
     wait_for(lambda: bool(first) or not wire.append(ten_bytes, b"x"), "first answer of the read")
     reader.join(CALL_TIMEOUT_S)
     assert first[0].status == pb.OK
@@ -143,7 +132,6 @@ def test_blocking_read_from_the_head(wire: Wire, ten_bytes: str) -> None:
 
 
 def test_cancelled_blocking_read_does_not_stop_others(wire: Wire, ten_bytes: str) -> None:
-    """Cancelling a tailing read leaves journal and connection in use."""
     call = wire.open_read(ten_bytes, block=True)
     assert next(call).status == pb.OK
     call.cancel()
@@ -151,12 +139,10 @@ def test_cancelled_blocking_read_does_not_stop_others(wire: Wire, ten_bytes: str
 
 
 def test_unknown_journal(wire: Wire, journal_name: str) -> None:
-    """A read of a journal without a spec answers JOURNAL_NOT_FOUND and ends."""
     assert [each.status for each in wire.read(journal_name)] == [pb.JOURNAL_NOT_FOUND]
 
 
 def test_write_only_journal(wire: Wire, journal_name: str) -> None:
-    """A journal flagged O_WRONLY takes appends and refuses reads."""
     wire.create(spec(journal_name, flags=pb.JournalSpec.O_WRONLY))
     assert wire.append(journal_name, b"x").status == pb.OK
     assert [each.status for each in wire.read(journal_name)] == [pb.NOT_ALLOWED]
@@ -171,19 +157,16 @@ def test_write_only_journal(wire: Wire, journal_name: str) -> None:
     ],
 )
 def test_malformed_read_is_refused(wire: Wire, ten_bytes: str, fields: dict[str, int]) -> None:
-    """A read that breaks a rule of its request fails UNKNOWN."""
     with pytest.raises(grpc.RpcError) as caught:
         wire.read(ten_bytes, **fields)
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
 
 
 def test_meta_suffix_reads_the_journal(wire: Wire, ten_bytes: str) -> None:
-    """A metadata suffix after a semicolon does not change which journal is read."""
     assert wire.content(f"{ten_bytes};some/meta") == CONTENT
 
 
 def test_stored_fragments_read_the_same(wire: Wire, fresh_prefix: str, broker: BrokerHandle) -> None:
-    """Content reads the same once it is stored, under each codec, and the file's URL is offered."""
     codecs = {f"{fresh_prefix}{name}": pb.CompressionCodec.Value(name) for name in CODECS}
     wire.create(*(spec(name, compression_codec=codec) for name, codec in codecs.items()))
     for name in codecs:
@@ -200,7 +183,6 @@ def test_stored_fragments_read_the_same(wire: Wire, fresh_prefix: str, broker: B
 
 
 def test_do_not_proxy_offers_the_url_only(wire: Wire, ten_bytes: str, broker: BrokerHandle) -> None:
-    """A stored fragment is answered by its URL under do_not_proxy, without content, and the stream ends."""
     wire.append(ten_bytes, b"more")
     wire.wait_persisted(ten_bytes, 1)
     messages = wire.read(ten_bytes, do_not_proxy=True, offset=2)
@@ -210,7 +192,6 @@ def test_do_not_proxy_offers_the_url_only(wire: Wire, ten_bytes: str, broker: Br
 
 
 def test_missing_fragment_jumps(wire: Wire, ten_bytes: str, broker: BrokerHandle) -> None:
-    """A read at 0 jumps to the next stored fragment after the first one is removed."""
     lose_first_fragment(wire, ten_bytes, broker)
     messages = wire.read(ten_bytes)
     assert (messages[0].status, messages[0].offset) == (pb.OK, 10)
@@ -218,14 +199,12 @@ def test_missing_fragment_jumps(wire: Wire, ten_bytes: str, broker: BrokerHandle
 
 
 def test_jump_past_the_end_gives_nothing(wire: Wire, ten_bytes: str, broker: BrokerHandle) -> None:
-    """A read whose whole range is gone answers the jumped offset, without content or error."""
     lose_first_fragment(wire, ten_bytes, broker)
     messages = wire.read(ten_bytes, offset=2, end_offset=8)
     assert [(each.status, each.offset, each.content) for each in messages] == [(pb.OK, 10, b"")]
 
 
 def test_begin_mod_time_skips_old_fragments(wire: Wire, ten_bytes: str) -> None:
-    """Stored fragments older than begin_mod_time are skipped by a read."""
     wire.append(ten_bytes, b"second")
     stored = wire.wait_persisted(ten_bytes, 1).fragments[0].spec
     messages = wire.read(ten_bytes, begin_mod_time=stored.mod_time + 1)
@@ -234,7 +213,6 @@ def test_begin_mod_time_skips_old_fragments(wire: Wire, ten_bytes: str) -> None:
 
 
 def lose_first_fragment(wire: Wire, journal: str, broker: BrokerHandle) -> None:
-    """Store two fragments of the journal, the second beginning with ``second``, and remove the first."""
     wire.append(journal, b"second")
     roll_by_reapply(wire, journal)
     first = wire.wait_persisted(journal, 2).fragments[0]
@@ -245,7 +223,7 @@ def lose_first_fragment(wire: Wire, journal: str, broker: BrokerHandle) -> None:
 
 
 def roll_by_reapply(wire: Wire, journal: str) -> None:
-    """Close the journal's present fragment: shrink its limit, fill it, and append once more."""
+    """Close the journal's current fragment: shrink its limit, fill it, and append once more."""
     changed = spec(journal, length=1024)
     assert wire.apply(pb.ApplyRequest.Change(expect_mod_revision=-1, upsert=changed)).status == pb.OK
     filled = wire.append(journal, b"x" * 2000).commit.end

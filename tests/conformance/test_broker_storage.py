@@ -1,4 +1,4 @@
-"""Shows what a broker does when its disk is full or its store refuses, and that it recovers by itself."""
+"""A broker whose disk is full or whose store refuses says so, and recovers by itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def limited(root: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """An append that does not fit fails by name and leaves nothing; with space again all goes on."""
     with limited(tmp_path) as (pid, endpoint), Wire(endpoint) as wire:
         wire.create(spec(NAME))
         assert wire.append(NAME, b"first").status == pb.OK
@@ -58,7 +57,6 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_store_that_refuses(tmp_path: Path) -> None:
-    """Content that cannot be stored stays readable, a flush says why, and uploads go on until they work."""
     obstacle = tmp_path / "storage"
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(NAME))
@@ -74,7 +72,7 @@ def test_a_store_that_refuses(tmp_path: Path) -> None:
 
 
 def test_a_store_that_goes_on_refusing(tmp_path: Path) -> None:
-    """After six failures in a row appends are refused with the reason, until an upload succeeds again."""
+    """After six failed uploads in a row, appends are refused with the reason, until an upload succeeds."""
     obstacle = tmp_path / "storage"
     obstacle.write_text("in the way of the journal's directory")
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
@@ -93,7 +91,7 @@ def test_a_store_that_goes_on_refusing(tmp_path: Path) -> None:
 
 
 def test_a_pipe_in_the_place_of_a_fragment(tmp_path: Path) -> None:
-    """It holds up neither uploads nor reads nor the broker's end, and the bytes stay."""
+    """Opening a pipe would block uploads, reads and the broker's shutdown; the bytes stay available."""
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(NAME, compression_codec=pb.NONE))
         commit = wire.append(NAME, b"first").commit
@@ -116,7 +114,6 @@ def test_a_pipe_in_the_place_of_a_fragment(tmp_path: Path) -> None:
     ],
 )
 def test_a_healthy_store(wire: Wire, broker: BrokerHandle, fields: dict[str, object]) -> None:
-    """A store that can be written, read, listed and deleted from is OK, and keeps the check's object."""
     request = pb.FragmentStoreHealthRequest(fragment_store="file:///", **fields)  # type: ignore[arg-type]  # Fields by name, of mixed types.
     response = wire.stub.FragmentStoreHealth(request, timeout=CALL_TIMEOUT_S)
     assert (response.status, response.store_health_error) == (pb.OK, "")
@@ -124,7 +121,6 @@ def test_a_healthy_store(wire: Wire, broker: BrokerHandle, fields: dict[str, obj
 
 
 def test_an_unhealthy_store(wire: Wire) -> None:
-    """A store without its directory is unhealthy, and the answer says why."""
     request = pb.FragmentStoreHealthRequest(fragment_store="file:///not/there/")
     response = wire.stub.FragmentStoreHealth(request, timeout=CALL_TIMEOUT_S)
     assert response.status == pb.FRAGMENT_STORE_UNHEALTHY

@@ -1,4 +1,4 @@
-"""Shows that the embedded broker serves TLS, asks for client certificates, and takes nobody else."""
+"""The embedded broker serves TLS, and only clients with a valid certificate if it requires one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ OTHER_AUTHORITY = trustme.CA()
 
 
 def write(directory: Path, cert: trustme.LeafCert, name: str = "server") -> tuple[Path, Path]:
-    """Write a certificate and its key; return their paths."""
     cert_file, key_file = directory / f"{name}.pem", directory / f"{name}.key"
     cert_file.write_bytes(b"".join(blob.bytes() for blob in cert.cert_chain_pems))
     key_file.write_bytes(cert.private_key_pem.bytes())
@@ -42,7 +41,6 @@ def write(directory: Path, cert: trustme.LeafCert, name: str = "server") -> tupl
 
 
 def server_tls(directory: Path, *, mutual: bool = False) -> ServerTls:
-    """Return the options of a server of this machine, that takes AUTHORITY's clients only if ``mutual``."""
     cert_file, key_file = write(directory, AUTHORITY.issue_cert("127.0.0.1", "localhost"))
     if not mutual:
         return ServerTls(cert_file, key_file)
@@ -54,7 +52,6 @@ def server_tls(directory: Path, *, mutual: bool = False) -> ServerTls:
 def secure_channel(
     broker: EmbeddedBroker, authority: trustme.CA = AUTHORITY, client: trustme.LeafCert | None = None
 ) -> grpc.Channel:
-    """Return a channel that trusts ``authority`` and shows the certificate of ``client``."""
     chain = b"".join(blob.bytes() for blob in client.cert_chain_pems) if client else None
     key = client.private_key_pem.bytes() if client else None
     credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes(), key, chain)
@@ -62,13 +59,11 @@ def secure_channel(
 
 
 def list_journals(channel: grpc.Channel) -> list[pb.ListResponse]:
-    """Make a call that any broker answers."""
     with channel:
         return list(pb_grpc.JournalStub(channel).List(pb.ListRequest(), timeout=CONNECT_S))
 
 
 def code_of(call: Callable[[], object]) -> grpc.StatusCode:
-    """Return how a call fails."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
     code: grpc.StatusCode = caught.value.code()
@@ -76,7 +71,6 @@ def code_of(call: Callable[[], object]) -> grpc.StatusCode:
 
 
 def test_serves_who_trusts_its_authority(tmp_path: Path) -> None:
-    """A client that trusts the authority is served; the endpoint and the routes say https."""
     with EmbeddedBroker(tmp_path / "root", tls=server_tls(tmp_path)) as broker:
         assert broker.endpoint == f"https://127.0.0.1:{broker.port}"
         header = list_journals(secure_channel(broker))[0].header
@@ -87,7 +81,6 @@ def test_serves_who_trusts_its_authority(tmp_path: Path) -> None:
 
 
 def test_a_plain_client_gets_no_answer_and_no_hang(tmp_path: Path) -> None:
-    """A client that speaks plain text to a TLS port fails soon, and the reverse."""
     with EmbeddedBroker(tmp_path / "root", tls=server_tls(tmp_path)) as broker:
         channel = grpc.insecure_channel(broker.endpoint.removeprefix("https://"))
         assert code_of(lambda: list_journals(channel)) == grpc.StatusCode.UNAVAILABLE
@@ -98,7 +91,6 @@ def test_a_plain_client_gets_no_answer_and_no_hang(tmp_path: Path) -> None:
 
 
 def test_client_certificates(tmp_path: Path) -> None:
-    """Only clients with a certificate of the authority are served, and none whose certificate expired."""
     past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     expired = AUTHORITY.issue_cert("client", not_before=past - datetime.timedelta(days=1), not_after=past)
     with EmbeddedBroker(tmp_path / "root", tls=server_tls(tmp_path, mutual=True)) as broker:
@@ -111,7 +103,6 @@ def test_client_certificates(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["missing", "no-pem", "another-key", "password", "no-authority"])
 def test_bad_files_are_refused_when_given(tmp_path: Path, kind: str) -> None:
-    """Files that cannot work are an error that names the file and shows nothing of the key."""
     cert = AUTHORITY.issue_cert("127.0.0.1")
     cert_file, key_file = write(tmp_path, cert)
     authority: Path | None = None
@@ -134,12 +125,10 @@ def test_bad_files_are_refused_when_given(tmp_path: Path, kind: str) -> None:
 
 
 def test_old_protocols_are_refused(tmp_path: Path) -> None:
-    """The HTTP ports take TLS 1.2 and later."""
     assert server_tls(tmp_path).ssl_context().minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_our_client_by_mutual_tls(tmp_path: Path) -> None:
-    """Our client appends and reads with a certificate of its own, and is refused by name without."""
     authority = tmp_path / "trusted.pem"
     authority.write_bytes(AUTHORITY.cert_pem.bytes())
     cert_file, key_file = write(tmp_path, AUTHORITY.issue_cert("client"), "client")
@@ -157,7 +146,6 @@ def test_our_client_by_mutual_tls(tmp_path: Path) -> None:
 
 
 def test_http_ports_serve_tls_too(tmp_path: Path) -> None:
-    """The gateway and signed URLs are https, by the same certificate."""
     trusted = ssl.create_default_context(cadata=AUTHORITY.cert_pem.bytes().decode())
     embedded = EmbeddedBroker(
         tmp_path / "root",

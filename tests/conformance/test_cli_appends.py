@@ -20,24 +20,20 @@ COUNT = 300
 
 @pytest.fixture
 def topics(wire: Wire, fresh_prefix: str) -> tuple[str, str]:
-    """Two prefixes, each with three empty journals of the same last names."""
     prefixes = (f"{fresh_prefix}ours/", f"{fresh_prefix}gazctl/")
     wire.create(*(spec(f"{prefix}part-{number}") for prefix in prefixes for number in range(3)))
     return prefixes
 
 
 def contents(wire: Wire, prefix: str) -> list[bytes]:
-    """Return what each journal of a prefix holds."""
     return [wire.content(f"{prefix}part-{number}") for number in range(3)]
 
 
 def line(text: str) -> bytes:
-    """Frame a record as a line."""
     return f"{text}\n".encode()
 
 
 def frame(text: str) -> bytes:
-    """Frame a record by a header."""
     return b"\x66\x33\x93\x36" + struct.pack("<I", len(text)) + text.encode()
 
 
@@ -48,7 +44,6 @@ FRAMES = {"lines": line, "fixed": frame}
 def test_modulo_is_gazctls(
     broker: BrokerHandle, run: Command, topics: tuple[str, str], wire: Wire, framing: str
 ) -> None:
-    """Keys go to the same partition by either command, in the same order."""
     write = FRAMES[framing]
     given = b"".join(write(f"key-{n % 17}") + write(f"record {n}") for n in range(COUNT))
     ours, theirs = topics
@@ -60,7 +55,6 @@ def test_modulo_is_gazctls(
 
 
 def test_rendezvous_keeps_keys_together(run: Command, topics: tuple[str, str], wire: Wire) -> None:
-    """All records of a key are in one journal, in order, whatever call appended them."""
     prefix = topics[0]
     for begin in (0, COUNT):
         given = b"".join(
@@ -81,7 +75,6 @@ def test_rendezvous_keeps_keys_together(run: Command, topics: tuple[str, str], w
 
 
 def test_random_spreads_records(run: Command, topics: tuple[str, str], wire: Wire) -> None:
-    """Each record is somewhere, once, and its journal is counted."""
     given = b"".join(line(f"record {n}") for n in range(COUNT))
     counts = json.loads(
         run.done("append", "-f", "lines", "-l", f"prefix={topics[0]}", "--format", "json", stdin=given)
@@ -92,7 +85,7 @@ def test_random_spreads_records(run: Command, topics: tuple[str, str], wire: Wir
 
 
 def test_direct_names_the_journal(run: Command, topics: tuple[str, str], wire: Wire) -> None:
-    """The command takes a selector of several journals too, as gazctl v0.103.0 does not."""
+    """The command accepts a selector of several journals, too, which gazctl v0.103.0 does not."""
     prefix = topics[0]
     given = b"".join(line(f"{prefix}part-{n % 3}") + line(f"{n}") for n in range(6))
     assert "6 records to 3 journals" in run.done(
@@ -105,7 +98,6 @@ def test_direct_names_the_journal(run: Command, topics: tuple[str, str], wire: W
 
 
 def test_a_whole_input_goes_to_one_of_them(run: Command, topics: tuple[str, str], wire: Wire) -> None:
-    """A whole input is one append, of any bytes."""
     given = bytes(range(256)) * 5000
     run.done("append", "-l", f"prefix={topics[0]}", stdin=given)
     assert sorted(contents(wire, topics[0])) == [b"", b"", given]
@@ -126,7 +118,6 @@ def test_a_whole_input_goes_to_one_of_them(run: Command, topics: tuple[str, str]
 def test_bad_input(
     run: Command, topics: tuple[str, str], arguments: list[str], given: bytes, problem: str
 ) -> None:
-    """The line on stderr says what is wrong."""
     done = run("append", *arguments, "-l", f"prefix={topics[0]}", stdin=given)
     assert done.exit_code == 1
     assert problem in done.stderr
@@ -134,7 +125,6 @@ def test_bad_input(
 
 
 def test_records_before_bad_input_are_appended(run: Command, journal: str, wire: Wire) -> None:
-    """Records before bad input are taken one by one, and the error says where to continue."""
     done = run("append", journal, "-f", "lines", stdin=b"one\ntwo\ncut")
     assert done.exit_code == 1
     assert (
@@ -146,7 +136,6 @@ def test_records_before_bad_input_are_appended(run: Command, journal: str, wire:
 
 
 def test_no_journal_matches(run: Command, fresh_prefix: str) -> None:
-    """An append whose selector matches no journal has nowhere to go."""
     done = run("append", "-l", f"prefix={fresh_prefix}", stdin=b"x")
     assert done.exit_code == 1
     assert "JOURNAL_NOT_FOUND" in done.stderr
@@ -163,5 +152,4 @@ def test_no_journal_matches(run: Command, fresh_prefix: str) -> None:
     ],
 )
 def test_wrong_usage(run: Command, arguments: list[str]) -> None:
-    """Exit code 2, before the broker is asked."""
     assert run("append", *arguments, stdin=b"x").exit_code == 2

@@ -1,4 +1,4 @@
-"""``gazette-spark journals`` enters guarded brokers by the environment gazctl uses, and shows no secret."""
+"""``gazette-spark journals`` reads its secrets from gazctl's environment variables, and prints none."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ KEY = base64.b64encode(b"a key for tests, no secret at all").decode()
 
 
 class _Deployed(DeployedBroker):
-    """A real broker whose own checks use its key."""
-
     def gazctl_bytes(self, *args: str, input: bytes | str | None = None) -> bytes:  # noqa: A002 - as its base
         return super().gazctl_bytes(*args, f"--broker.auth-keys={KEY}", input=input)
 
@@ -29,7 +27,6 @@ class _Deployed(DeployedBroker):
     scope="module", params=["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
 )
 def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """The command, with the address of a broker that asks for tokens."""
     folder: Path = tmp_path_factory.mktemp("guarded")
     if request.param == "embedded":
         with EmbeddedBroker(folder, auth_keys=KEY) as embedded:
@@ -40,7 +37,6 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_keys_open_everything(guarded: Command, fresh_prefix: str) -> None:
-    """Each call signs a token of its own for what it does."""
     name = f"{fresh_prefix}orders"
     guarded.done("apply", stdin=SPECS.format(prefix=fresh_prefix), BROKER_AUTH_KEYS=KEY)
     guarded.done("append", name, stdin=b"content", BROKER_AUTH_KEYS=KEY)
@@ -50,7 +46,6 @@ def test_keys_open_everything(guarded: Command, fresh_prefix: str) -> None:
 
 
 def test_a_token_opens_what_it_claims(guarded: Command, fresh_prefix: str) -> None:
-    """Other journals are not there, and other calls are refused in one line, without the token."""
     guarded.done("apply", stdin=SPECS.format(prefix=fresh_prefix), BROKER_AUTH_KEYS=KEY)
     claims = Claims(Capability.LIST, parse_selector(f"name={fresh_prefix}orders"))
     token = KeySet.parse(KEY).sign(claims, now=time.time())
@@ -64,7 +59,6 @@ def test_a_token_opens_what_it_claims(guarded: Command, fresh_prefix: str) -> No
 
 @pytest.mark.parametrize("variable", ["BROKER_AUTH_KEYS", "BROKER_AUTH_TOKEN"])
 def test_bad_secrets_are_named_by_their_variable(guarded: Command, variable: str) -> None:
-    """The text of a bad secret is not shown."""
     done = guarded("list", **{variable: "not a secret"})
     assert done.exit_code == 1
     assert variable in done.stderr
@@ -72,7 +66,6 @@ def test_bad_secrets_are_named_by_their_variable(guarded: Command, variable: str
 
 
 def test_without_a_token_nothing_is_told(guarded: Command) -> None:
-    """The command ends at once."""
     done = guarded("list")
     assert done.exit_code == 1
     assert "not authorized" in done.stderr

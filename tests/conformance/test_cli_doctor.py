@@ -1,4 +1,4 @@
-"""``gazette-spark doctor`` tries a broker, its TLS and its stores."""
+"""``gazette-spark doctor`` checks a broker, its TLS and its stores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.brokers("embedded")
 
 
 def states(*args: str) -> tuple[int, dict[str, dict[str, str]]]:
-    """Return the exit code, and the findings about the broker."""
     answer = CliRunner(env={"PYSPARK_PYTHON": None}).invoke(
         main, ["doctor", "--timeout", "5", "--format", "json", *args]
     )
@@ -30,7 +29,6 @@ def states(*args: str) -> tuple[int, dict[str, dict[str, str]]]:
 
 
 def test_a_broker_that_is_well(broker: BrokerHandle, run: Command, orders: str) -> None:
-    """Journals are counted, and the stores they use are tried."""
     code, found = states("--broker", broker.endpoint)
     assert {name: each["state"] for name, each in found.items()} == {
         "broker": "ok",
@@ -43,7 +41,6 @@ def test_a_broker_that_is_well(broker: BrokerHandle, run: Command, orders: str) 
 
 
 def test_a_store_that_is_not_there(broker: BrokerHandle, orders: str) -> None:
-    """The broker's own words are shown."""
     code, found = states("--broker", broker.endpoint, "--store", "file:///not-there/")
     assert (code, found["store"]["state"]) == (1, "problem")
     assert found["store"]["text"].startswith("file:///not-there/: ")
@@ -82,10 +79,7 @@ def no_buckets() -> Iterator[str]:
 
 
 class NoBuckets(BaseHTTPRequestHandler):
-    """Answers every request alike."""
-
     def do_GET(self) -> None:
-        """Answer a listing."""
         self.send_error(404)
 
     do_HEAD = do_GET  # noqa: N815 - the name the server calls
@@ -97,7 +91,7 @@ class NoBuckets(BaseHTTPRequestHandler):
 def test_a_bucket_that_is_not_there(
     broker: BrokerHandle, no_buckets: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory of the embedded broker does not stand for a bucket: the bucket is listed, too."""
+    """The embedded broker keeps fragments in a directory, so its own check says nothing about the bucket."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     server = f"endpoint_override={no_buckets}&scheme=http&region=eu-central-1"
@@ -108,7 +102,6 @@ def test_a_bucket_that_is_not_there(
 
 
 def test_tls_on_a_plain_port(broker: BrokerHandle) -> None:
-    """The two sides do not agree, and the finding is about TLS."""
     code, found = states("--broker", broker.endpoint.replace("http://", "https://"))
     assert (code, found["tls"]["state"]) == (1, "problem")
     assert "does not speak TLS" in found["tls"]["text"]

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command with what is done and how to go on."""
+"""Ctrl-C ends a command with a report of what is done and how to continue."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ pytestmark = pytest.mark.brokers("embedded")
 
 @contextmanager
 def command(broker: BrokerHandle, *args: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command of journals with pipes, and take Ctrl-C as on a terminal."""
     words = [sys.executable, "-m", "gazette_spark.cli", "--broker", broker.endpoint, "journals", *args]
     pipe = subprocess.PIPE
-    # A shell's background job ignores it, and so does all that the job starts.
+    # A shell's background job ignores SIGINT, and so does everything that the job starts.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         started = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe)
@@ -41,14 +40,13 @@ def command(broker: BrokerHandle, *args: str) -> Iterator[subprocess.Popen[bytes
 
 
 def waits_for_input(process: subprocess.Popen[bytes]) -> bool:
-    """Say whether a process has read all that it was given, and waits in another read of its input."""
+    """Return whether a process has read all its input so far, and waits in another read."""
     assert process.stdin is not None
     unread = int.from_bytes(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)), sys.byteorder)
     return not unread and Path(f"/proc/{process.pid}/wchan").read_text().endswith("pipe_read")
 
 
 def test_an_append_of_records_says_which_is_next(broker: BrokerHandle, run: Command, orders: str) -> None:
-    """The journal has the records that are counted, and no other."""
     lines = [b"line %d\n" % number for number in range(7)]
     with command(broker, "append", orders, "--framing", "lines") as process:
         assert process.stdin is not None
@@ -67,7 +65,6 @@ def test_an_append_of_records_says_which_is_next(broker: BrokerHandle, run: Comm
 def test_a_whole_append_that_waits_for_its_input_appends_nothing(
     broker: BrokerHandle, run: Command, orders: str
 ) -> None:
-    """All of the input is appended at once, or nothing."""
     with command(broker, "append", orders) as process:
         assert process.stdin is not None
         process.stdin.write(b"the begin of it\n")
@@ -83,14 +80,13 @@ def test_a_whole_append_that_waits_for_its_input_appends_nothing(
 def test_a_read_says_how_far_it_came(
     broker: BrokerHandle, run: Command, orders: str, tmp_path: Path, number: int
 ) -> None:
-    """The offset is that behind the last byte written, in the text and in the file of offsets."""
     content = bytes(range(256)) * (16 << 10)
     run.done("append", orders, stdin=content)
     offsets = tmp_path / "offsets.json"
     more = ["--offsets-out", str(offsets)] if number == signal.SIGTERM else []
     with command(broker, "read", orders, *more) as process:
         assert process.stdout is not None
-        read = os.read(process.stdout.fileno(), 1)  # Now it writes to a pipe that is full.
+        read = os.read(process.stdout.fileno(), 1)  # Now the process writes to a pipe that is full.
         process.send_signal(number)
         rest, err = process.communicate(timeout=TIMEOUT_S)
     read += rest

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.brokers("embedded", "deployed")
 def test_apply_list_append_read_and_fragments_work_together(
     run: Command, orders: str, tmp_path: Path
 ) -> None:
-    """Appended bytes are read back, byte for byte, and every answer agrees."""
     content = "".join(f'{{"id": {n}, "name": "äöü"}}\n' for n in range(5000)).encode()
     appended = json.loads(run("append", orders, "--format", "json", stdin=content).stdout)
     assert appended == {
@@ -45,7 +44,6 @@ def test_apply_list_append_read_and_fragments_work_together(
 
 
 def test_json_chunks_join_to_the_content(run: Command, orders: str) -> None:
-    """Each line holds an offset and the bytes there."""
     content = bytes(range(256)) * 2000
     run("append", orders, stdin=content)
     chunks = [json.loads(line) for line in run("read", orders, "--format", "json").stdout.splitlines()]
@@ -57,14 +55,12 @@ def test_json_chunks_join_to_the_content(run: Command, orders: str) -> None:
 
 
 def test_text_is_a_table(run: Command, orders: str) -> None:
-    """The text has a heading and a line for each journal."""
     heading, line = run("list", "-l", f"name={orders}").stdout.splitlines()
     assert heading.split()[:2] == ["NAME", "CODEC"]
     assert line.split()[:2] == [orders, "GZIP"]
 
 
 def test_a_dry_run_applies_nothing(run: Command, fresh_prefix: str) -> None:
-    """The changes are shown, and the journal does not come to exist."""
     done = run("apply", "--dry-run", "--format", "json", stdin=SPECS.format(prefix=fresh_prefix))
     assert json.loads(done.stdout)["changes"] == [{"name": f"{fresh_prefix}orders", "change": "create"}]
     assert run("list", "-l", f"name={fresh_prefix}orders", "-o", "jsonl").stdout == ""
@@ -82,7 +78,6 @@ def test_a_dry_run_applies_nothing(run: Command, fresh_prefix: str) -> None:
 def test_refusals_are_one_line_and_exit_code_1(
     run: Command, orders: str, fresh_prefix: str, args: list[str], problem: str
 ) -> None:
-    """The line names what was wrong; nothing goes to stdout."""
     run("append", orders, stdin=b"some bytes\n")
     answer = run(*(arg.format(prefix=fresh_prefix, orders=orders) for arg in args), stdin=b"more\n")
     assert answer.exit_code == 1
@@ -103,7 +98,6 @@ def test_creating_twice_is_refused(run: Command, orders: str, fresh_prefix: str)
 
 
 def test_a_dry_run_tells_what_each_change_does(run: Command, orders: str, fresh_prefix: str) -> None:
-    """A spec as it is, one that differs, and one that brokers would refuse are told apart."""
     specs = SPECS.format(prefix=fresh_prefix)
 
     def change(text: str) -> tuple[int, str]:
@@ -119,7 +113,6 @@ def test_a_dry_run_tells_what_each_change_does(run: Command, orders: str, fresh_
 
 
 def test_a_prefix_without_its_slash_is_suggested(run: Command, orders: str, fresh_prefix: str) -> None:
-    """A name that is only the begin of journals' names gets the prefix as an answer."""
     name = fresh_prefix.rstrip("/")
     for command in ("read", "append", "fragments"):
         answer = run(command, name, stdin=b"more\n")
@@ -132,7 +125,6 @@ def test_a_prefix_without_its_slash_is_suggested(run: Command, orders: str, fres
 
 
 def test_a_similar_name_is_suggested(run: Command, orders: str, fresh_prefix: str) -> None:
-    """A slip in a name is answered with the journals beside it, by each command that takes a name."""
     slip = f"{fresh_prefix}ordres"
     for command in (["read"], ["append"], ["append", "--framing", "lines"], ["fragments"]):
         answer = run(*command, slip, stdin=b"more\n")
@@ -142,7 +134,7 @@ def test_a_similar_name_is_suggested(run: Command, orders: str, fresh_prefix: st
 
 
 def test_an_append_elsewhere_names_the_write_head(run: Command, orders: str) -> None:
-    """Who knows the write head can decide whether the bytes are there already."""
+    """With the write head, the user can decide whether the bytes were already appended."""
     run("append", orders, stdin=b"some bytes\n")
     answer = run("append", orders, "--offset", "77", stdin=b"more\n")
     assert "--offset is 77, but the write head is 11: nothing was appended" in answer.stderr
@@ -151,7 +143,6 @@ def test_an_append_elsewhere_names_the_write_head(run: Command, orders: str) -> 
 
 
 def test_tables_are_for_people(run: Command, orders: str) -> None:
-    """Sizes have units, what is not stored has no time, and a journal without gaps says so."""
     run("append", orders, stdin=bytes(3 << 10))
     assert run("fragments", orders).stdout.splitlines()[1].split()[3:7] == ["3.0", "KiB", "GZIP", "-"]
     assert run("gaps", orders).stdout == "no gaps\n"
@@ -159,7 +150,6 @@ def test_tables_are_for_people(run: Command, orders: str) -> None:
 
 
 def test_an_unreachable_broker_is_named_in_time() -> None:
-    """The command gives up after its time-out."""
     answer = Command("http://127.0.0.1:1")("--timeout", "1", "list")
     assert answer.exit_code == 1
     assert "127.0.0.1:1" in answer.stderr
@@ -167,7 +157,7 @@ def test_an_unreachable_broker_is_named_in_time() -> None:
 
 @pytest.mark.brokers("embedded")
 def test_the_libraries_below_log_nothing(broker: BrokerHandle) -> None:
-    """An error is one line: gRPC's C library, which has a log as well, is silent."""
+    """The C library of gRPC has its own log, which must stay silent."""
     address = broker.endpoint.replace("http://", "https://")
     done = subprocess.run(
         [sys.executable, "-m", "gazette_spark.cli", "journals", "list", "--broker", address],

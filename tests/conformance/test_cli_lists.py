@@ -45,7 +45,6 @@ children:
 
 @pytest.fixture
 def tree(run: Command, wire: Wire, fresh_prefix: str) -> str:
-    """Three journals that have brokers, made by ``gazette-spark journals apply``; their prefix."""
     text = run.done("apply", "-o", "json", stdin=TREE.format(prefix=fresh_prefix))
     for change in json.loads(text)["changes"]:
         wire.wait_assigned(change["name"])
@@ -53,18 +52,16 @@ def tree(run: Command, wire: Wire, fresh_prefix: str) -> str:
 
 
 def test_json_is_what_gazctl_prints(broker: BrokerHandle, run: Command, tree: str) -> None:
-    """``list -o json`` of both is the same document."""
     ours = json.loads(run.done("list", "-l", f"prefix={tree}", "-o", "json"))
     theirs = json.loads(broker.gazctl("journals", "list", "-l", f"prefix={tree}", "-o", "json"))
     for listed in (*ours["journals"], *theirs["journals"]):
-        # What is not there is null to one and left out by the other.
+        # A missing message is null to one and left out by the other.
         listed["spec"].pop("suspend", None)
     assert ours["journals"] == theirs["journals"]
     assert ours["status"] == theirs["status"] == "OK"
 
 
 def test_proto_is_what_gazctl_prints(broker: BrokerHandle, run: Command, tree: str) -> None:
-    """``list -o proto`` of both is the same message."""
     ours, theirs = (
         text_format.Parse(text, pb.ListResponse())
         for text in (
@@ -78,14 +75,13 @@ def test_proto_is_what_gazctl_prints(broker: BrokerHandle, run: Command, tree: s
 
 
 def test_yaml_is_what_gazctl_prints(broker: BrokerHandle, run: Command, tree: str) -> None:
-    """``list -o yaml`` of both is the same tree, revisions included."""
     ours = yaml.safe_load(run.done("list", "-l", f"prefix={tree}", "-o", "yaml"))
     theirs = yaml.safe_load(broker.gazctl("journals", "list", "-l", f"prefix={tree}", "-o", "yaml"))
     assert ours == theirs
 
 
 def complete(spec: pb.JournalSpec) -> None:
-    """Put the empty messages into a spec that gazctl's text leaves out."""
+    """Add the empty messages that gazctl's text leaves out."""
     spec.labels.SetInParent()
     for duration in ("refresh_interval", "retention", "flush_interval"):
         getattr(spec.fragment, duration).SetInParent()
@@ -96,7 +92,7 @@ def complete(spec: pb.JournalSpec) -> None:
 def test_edited_yaml_applies(
     *, broker: BrokerHandle, run: Command, tree: str, wire: Wire, writer: str, reader: str
 ) -> None:
-    """Each program applies the other's list after an edit, once: then its revisions are old."""
+    """Each program applies the other's edited list, but only once, because then the revisions are old."""
     select = ["journals", "list", "-l", f"prefix={tree}", "-o", "yaml"]
     text = broker.gazctl(*select) if writer == "gazctl" else run.done(*select[1:])
     edited = text.replace("1048576", "2097152")
@@ -114,12 +110,11 @@ def test_edited_yaml_applies(
 
 
 def test_the_yaml_of_nothing(run: Command, fresh_prefix: str) -> None:
-    """The YAML of nothing is an empty tree, as gazctl's is."""
     assert run.done("list", "-l", f"prefix={fresh_prefix}", "-o", "yaml") == "{}\n"
 
 
 def test_suspension_survives_an_edit(run: Command, wire: Wire, journal: str) -> None:
-    """The tree carries a journal's suspension, so that applying it does not end that."""
+    """The tree contains a journal's suspension, so applying it does not resume the journal."""
     suspended = spec(journal)
     suspended.suspend.level, suspended.suspend.offset = pb.JournalSpec.Suspend.FULL, 77
     wire.apply(upsert(suspended, -1))
@@ -131,7 +126,6 @@ def test_suspension_survives_an_edit(run: Command, wire: Wire, journal: str) -> 
 
 
 def test_columns(run: Command, tree: str) -> None:
-    """A table has the columns asked for, and words for what is not there."""
     text = run.done(
         "list", "-l", f"prefix={tree}", "--rf", "-p", "-r", "--stores", "-L", "app", "-L", "content-type"
     )
@@ -143,7 +137,6 @@ def test_columns(run: Command, tree: str) -> None:
 
 
 def test_a_suspended_primary_is_marked(run: Command, wire: Wire, journal: str) -> None:
-    """The list marks a suspended primary as gazctl does."""
     suspended = spec(journal)
     suspended.suspend.level = pb.JournalSpec.Suspend.FULL
     wire.apply(upsert(suspended, -1))
@@ -152,7 +145,6 @@ def test_a_suspended_primary_is_marked(run: Command, wire: Wire, journal: str) -
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_watch(run: Command, wire: Wire, journal: str, number: int) -> None:
-    """Each change is another line; the interrupted command has succeeded."""
     with run.running("list", "-l", f"name={journal}", "--watch", "-o", "jsonl") as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["fragment_length"] == 1 << 24
@@ -165,7 +157,6 @@ def test_watch(run: Command, wire: Wire, journal: str, number: int) -> None:
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_fragments_are_what_gazctl_prints(broker: BrokerHandle, run: Command, tree: str, wire: Wire) -> None:
-    """``fragments -o json`` of both are the same lines, with the same URLs, stored or not."""
     for name in (f"{tree}clicks/000", f"{tree}orders"):
         wire.append(name, b"first")
         wire.append(name, b"second")
@@ -187,7 +178,6 @@ def test_fragments_are_what_gazctl_prints(broker: BrokerHandle, run: Command, tr
 
 
 def test_apply_in_batches(run: Command, wire: Wire, fresh_prefix: str) -> None:
-    """``--max-txn-size`` applies a tree in several transactions."""
     children = "".join(f"- name: {fresh_prefix}{number}\n" for number in range(5))
     tree = (
         f"name: {fresh_prefix}\nreplication: 1\nfragment:\n  length: 1048576\n  compression_codec: NONE\n"
@@ -199,7 +189,6 @@ def test_apply_in_batches(run: Command, wire: Wire, fresh_prefix: str) -> None:
 
 
 def test_a_dry_run_shows_the_request(broker: BrokerHandle, run: Command, fresh_prefix: str) -> None:
-    """A dry run shows as proto the message that gazctl shows."""
     tree = TREE.format(prefix=fresh_prefix)
     ours = text_format.Parse(run.done("apply", "--dry-run", "-o", "proto", stdin=tree), pb.ApplyRequest())
     theirs = text_format.Parse(

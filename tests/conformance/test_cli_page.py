@@ -1,4 +1,4 @@
-"""docs/reference/cli.md shows what works: its examples run, in their order, on each broker of the run."""
+"""The examples of docs/reference/cli.md run, in their order, on each broker."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ PAGE = (ROOT / "docs" / "reference" / "cli.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
-    """Return the page's code blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
 def environment(broker: BrokerHandle, tmp_path: Path) -> dict[str, str]:
-    """What the examples are run with: the command, the broker's address, and its files."""
     program = tmp_path / "bin" / "gazette-spark"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gazette_spark.cli "$@"\n')
@@ -43,7 +41,6 @@ def environment(broker: BrokerHandle, tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_examples_run(environment: dict[str, str], tmp_path: Path, fresh_prefix: str) -> None:
-    """Each block of commands succeeds, and reads what was appended."""
     name, app = fresh_prefix, fresh_prefix.strip("/")
 
     def fresh(text: str) -> str:
@@ -76,7 +73,6 @@ def test_the_examples_run(environment: dict[str, str], tmp_path: Path, fresh_pre
 
 
 def test_every_command_is_on_the_page() -> None:
-    """None is left without an example."""
     context = click.Context(journals)
     shown = set(re.findall(r"gazette-spark journals ([a-z-]+)", "".join(blocks("sh"))))
     assert shown == set(journals.list_commands(context))

@@ -1,4 +1,4 @@
-"""``gazette-spark journals read`` reads many journals, resumes at saved offsets, and follows what comes."""
+"""``gazette-spark journals read`` reads many journals, resumes at saved offsets, and follows new content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ pytestmark = pytest.mark.brokers("embedded")
 
 @pytest.fixture
 def pair(wire: Wire, fresh_prefix: str) -> tuple[str, str]:
-    """Two journals with some content."""
     names = (f"{fresh_prefix}one", f"{fresh_prefix}two")
     wire.create(*(spec(name) for name in names))
     for name in names:
@@ -30,7 +29,6 @@ def pair(wire: Wire, fresh_prefix: str) -> tuple[str, str]:
 
 
 def test_many_journals(run: Command, pair: tuple[str, str], fresh_prefix: str) -> None:
-    """One after the other, ascending by name; as JSON each chunk says whose it is."""
     assert (
         run.done("read", "-l", f"prefix={fresh_prefix}") == "one first\none second\ntwo first\ntwo second\n"
     )
@@ -50,7 +48,6 @@ def test_offsets_resume(
     fresh_prefix: str,
     tmp_path: Path,
 ) -> None:
-    """A read goes on where the one before ended, and so does gazctl from the same file."""
     saved = tmp_path / "offsets.json"
     saved.write_text("{}")
     again = ["-l", f"prefix={fresh_prefix}", "--offsets", str(saved), "--offsets-out", str(saved)]
@@ -68,7 +65,6 @@ def test_offsets_resume(
 def test_tail_begins_at_the_head(
     run: Command, pair: tuple[str, str], fresh_prefix: str, tmp_path: Path
 ) -> None:
-    """A tail without --block reads nothing, and makes offsets to begin at."""
     saved = tmp_path / "offsets.json"
     assert run.done("read", "-l", f"prefix={fresh_prefix}", "--tail", "--offsets-out", str(saved)) == ""
     assert set(json.loads(saved.read_text())) == set(pair)
@@ -79,7 +75,6 @@ def test_tail_begins_at_the_head(
     "text", ["", "[1]", '{"a/journal": "1"}', '{"a/journal": -2}', '{"a/journal": true}']
 )
 def test_bad_offsets(run: Command, journal: str, tmp_path: Path, text: str) -> None:
-    """A file that holds none is refused, and stays."""
     saved = tmp_path / "offsets.json"
     saved.write_text(text)
     done = run("read", journal, "--offsets", str(saved), "--offsets-out", str(saved))
@@ -91,14 +86,12 @@ def test_bad_offsets(run: Command, journal: str, tmp_path: Path, text: str) -> N
 def test_files_are_read_directly(
     broker: BrokerHandle, run: Command, pair: tuple[str, str], wire: Wire
 ) -> None:
-    """Stored fragments are read past the broker if the root of the store is given."""
     wire.wait_persisted(pair[0], 1)
     for given in ([], ["--file-root", str(broker.file_root)]):
         assert run.done("read", pair[0], *given) == "one first\none second\n"
 
 
 def lines_of(process: subprocess.Popen[str], count: int) -> list[str]:
-    """Return the next lines of a running command, sorted."""
     assert process.stdout is not None
     return sorted(process.stdout.readline() for _ in range(count))
 
@@ -108,7 +101,6 @@ def lines_of(process: subprocess.Popen[str], count: int) -> list[str]:
 def test_follow(
     *, run: Command, pair: tuple[str, str], wire: Wire, fresh_prefix: str, tmp_path: Path, number: int
 ) -> None:
-    """Content and journals are read as they come, until a signal; then offsets are saved."""
     saved = tmp_path / "offsets.json"
     with run.running(
         "read", "-l", f"prefix={fresh_prefix}", "--block", "--offsets-out", str(saved)
@@ -132,7 +124,6 @@ def test_follow(
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_appends_stay_in_one_piece(run: Command, wire: Wire, fresh_prefix: str) -> None:
-    """An append of one journal stays together, however many journals are read at once."""
     names = [f"{fresh_prefix}part-{number}" for number in range(3)]
     wire.create(*(spec(name) for name in names))
     size = 300_000
@@ -147,7 +138,7 @@ def test_appends_stay_in_one_piece(run: Command, wire: Wire, fresh_prefix: str) 
 
 
 def test_a_deleted_journal_ends_no_follow(run: Command, journal: str, wire: Wire) -> None:
-    """A deleted journal has left the selector, and may come back."""
+    """The journal has only left the selector, and may come back."""
     with run.running("read", journal, "--block") as process:
         wire.append(journal, b"first\n")
         assert lines_of(process, 1) == ["first\n"]
@@ -157,7 +148,6 @@ def test_a_deleted_journal_ends_no_follow(run: Command, journal: str, wire: Wire
 
 
 def test_a_follow_that_fails(run: Command, wire: Wire, journal_name: str) -> None:
-    """A failure that will not heal ends the command with exit code 1, and a line that says why."""
     wire.create(spec(journal_name, flags=pb.JournalSpec.O_WRONLY))
     with run.running("read", journal_name, "--block") as process:
         out, err = process.communicate(timeout=60)

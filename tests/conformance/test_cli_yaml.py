@@ -1,4 +1,4 @@
-"""Whatever tree of journals is written here, gazctl reads as the same changes."""
+"""gazctl reads any tree of journals that we write as the same changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.rig.gazctl import clean_environment, find_binaries
 
 
 def read_by_gazctl(text: str) -> list[pb.ApplyRequest.Change]:
-    """Return the changes that gazctl reads from a tree; it asks no broker for that."""
+    """Return the changes that gazctl reads from a tree, for which it calls no broker."""
     done = subprocess.run(
         [str(find_binaries().gazctl), "journals", "apply", "--specs", "-", "--dry-run"],
         input=text.encode(),
@@ -30,7 +30,7 @@ def read_by_gazctl(text: str) -> list[pb.ApplyRequest.Change]:
     request = text_format.Parse(done.stdout.decode(), pb.ApplyRequest())
     for change in request.changes:
         if not change.delete:
-            # Its text leaves empty messages out.
+            # Gazctl's text leaves empty messages out.
             change.upsert.labels.SetInParent()
             for duration in ("refresh_interval", "retention", "flush_interval"):
                 getattr(change.upsert.fragment, duration).SetInParent()
@@ -41,7 +41,6 @@ def read_by_gazctl(text: str) -> list[pb.ApplyRequest.Change]:
 @settings(deadline=None, max_examples=examples(40))
 @given(st.data(), st.sets(TREE_NAMES, min_size=1, max_size=8))
 def test_any_tree_is_read_by_gazctl(data: st.DataObject, names: set[str]) -> None:
-    """Names, inheritance, labels, suspension, revisions and deletions come through."""
     asked = [data.draw(changes(name)) for name in sorted(names)]
     in_order = sorted(asked, key=lambda change: change.delete or change.upsert.name)
     assert read_by_gazctl(format_journal_yaml(asked)) == in_order

@@ -1,4 +1,4 @@
-"""A client with keys is served by a broker with keys, outlives its tokens, and shows them to nobody else."""
+"""A client with keys is served by a broker with keys, outlives its tokens, and never leaks them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ PAUSE_S = 0.1
     params=["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)],
 )
 def keyed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
-    """A broker that takes tokens signed by an old or a new key, and no call without."""
     directory = tmp_path_factory.mktemp("keyed")
     keys = f"{OLD},{NEW}"
     if request.param == "embedded":
@@ -50,25 +49,21 @@ def keyed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def owner(keyed: BrokerHandle) -> Iterator[Client]:
-    """A client with the first key."""
     with Client(keyed.endpoint, auth_keys=OLD, timeout_s=30) as opened:
         yield opened
 
 
 @pytest.fixture
 def journal(owner: Client, journal_name: str) -> str:
-    """An empty journal; its name."""
     owner.create_journals(spec(journal_name))
     return journal_name
 
 
 def short_token(claims: Claims) -> str:
-    """Return a token that expires soon."""
     return KeySet.parse(OLD).sign(claims, now=time.time(), lifetime_s=SHORT_S)
 
 
 def test_every_call_claims_what_it_needs(owner: Client, journal: str) -> None:
-    """A key allows all that a client can do."""
     owner.append(journal, b"hello")
     assert owner.read(journal).read() == b"hello"
     assert owner.read(f"{journal};of=somebody").read() == b"hello"
@@ -82,7 +77,6 @@ def test_every_call_claims_what_it_needs(owner: Client, journal: str) -> None:
 
 
 def test_keys_rotate(keyed: BrokerHandle, owner: Client, journal: str) -> None:
-    """Clients of either key go on without a failed call while the broker knows both."""
     for index in range(4):
         with Client(keyed.endpoint, auth_keys=[OLD, f"{OLD},{NEW}", f"{NEW},{OLD}", NEW][index]) as each:
             each.append(journal, b"%d" % index)
@@ -91,7 +85,6 @@ def test_keys_rotate(keyed: BrokerHandle, owner: Client, journal: str) -> None:
 
 @pytest.mark.parametrize("given", ["nothing", "a strange key", "a strange token"])
 def test_who_is_not_known(keyed: BrokerHandle, journal: str, given: str) -> None:
-    """An unknown client is refused at the first try of any call; the error names the options, no secret."""
     token = KeySet.parse(STRANGE).sign(journal_claims(Capability.ALL, journal), now=time.time())
     keys = STRANGE if given == "a strange key" else None
     with Client(
@@ -116,7 +109,7 @@ def test_who_is_not_known(keyed: BrokerHandle, journal: str, given: str) -> None
 
 
 def test_a_token_for_another_journal(keyed: BrokerHandle, journal: str) -> None:
-    """A journal outside of a token's selector is as none, and the error says both."""
+    """The broker hides such a journal, so the error mentions both a missing journal and the token."""
     token = short_token(journal_claims(Capability.ALL, f"{journal}-2"))
     with Client(keyed.endpoint, token=token) as stranger:
         with pytest.raises(JournalNotFoundError, match="token"):
@@ -127,7 +120,6 @@ def test_a_token_for_another_journal(keyed: BrokerHandle, journal: str) -> None:
 def test_a_read_outlives_its_tokens(
     keyed: BrokerHandle, owner: Client, journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tokens expire while a reader waits and while it reads: no byte is lost, none comes twice."""
     given = Credentials.given
     monkeypatch.setattr(Credentials, "given", lambda *said: replace(given(*said), lifetime_s=RENEWED_S))
     pause = threading.Event()
@@ -151,7 +143,7 @@ def test_a_read_outlives_its_tokens(
 
 
 def test_a_fixed_token_that_expires(keyed: BrokerHandle, owner: Client, journal: str) -> None:
-    """A blocking read ends with an error that says so, instead of trying for ever."""
+    """A blocking read ends with an error that says so, instead of retrying for ever."""
     owner.append(journal, b"hello")
     token = short_token(journal_claims(Capability.READ, journal))
     with (
@@ -166,7 +158,6 @@ def test_a_fixed_token_that_expires(keyed: BrokerHandle, owner: Client, journal:
 
 
 def test_logs_hold_no_secret(keyed: BrokerHandle, journal: str, caplog: pytest.LogCaptureFixture) -> None:
-    """No log at any level has keys or tokens in it."""
     caplog.set_level(logging.DEBUG)
     token = KeySet.parse(STRANGE).sign(journal_claims(Capability.ALL, journal), now=time.time())
     with (

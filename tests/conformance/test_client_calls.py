@@ -1,4 +1,4 @@
-"""The client's calls mean the same on the embedded and on the real broker."""
+"""The client's calls behave the same on the embedded and on the real broker."""
 
 from __future__ import annotations
 
@@ -35,18 +35,15 @@ LINES = [b'{"line": %d}\n' % index for index in range(1000)]
 
 @pytest.fixture
 def journal(client: Client, journal_name: str) -> str:
-    """A fresh journal that takes appends."""
     client.create_journals(journal_spec(journal_name, codec="GZIP"))
     return journal_name
 
 
 def selector(**labels: str) -> pb.LabelSelector:
-    """Return a selector that includes labels."""
     return pb.LabelSelector(include=label_set(labels))
 
 
 def test_a_created_journal_takes_appends_at_once(client: Client, journal: str) -> None:
-    """Creation returns after the journal has a primary; it is empty, and listed."""
     assert client.write_head(journal) == 0
     assert client.first_offset(journal) == 0
     listed = client.get_journal(journal)
@@ -56,7 +53,6 @@ def test_a_created_journal_takes_appends_at_once(client: Client, journal: str) -
 
 
 def test_list_by_prefix_and_label(client: Client, fresh_prefix: str) -> None:
-    """Selector text is understood by the broker."""
     specs = [
         journal_spec(f"{fresh_prefix}part-{index}", labels={"app.gazette.dev/tag": f"tag-{index % 2}"})
         for index in range(60)
@@ -71,7 +67,6 @@ def test_list_by_prefix_and_label(client: Client, fresh_prefix: str) -> None:
 
 
 def test_unknown_journals_are_named(client: Client, journal_name: str) -> None:
-    """Every call about a journal that does not exist says which."""
     calls: list[Callable[[], object]] = [
         lambda: client.get_journal(journal_name),
         lambda: client.write_head(journal_name),
@@ -86,7 +81,6 @@ def test_unknown_journals_are_named(client: Client, journal_name: str) -> None:
 
 
 def test_creating_twice_is_refused(client: Client, journal: str) -> None:
-    """The second creation changes nothing."""
     before = client.get_journal(journal)
     with pytest.raises(EtcdTransactionFailedError, match=journal):
         client.create_journals(journal_spec(journal, codec="SNAPPY"))
@@ -94,7 +88,6 @@ def test_creating_twice_is_refused(client: Client, journal: str) -> None:
 
 
 def test_specs_are_changed_and_deleted_by_revision(client: Client, journal: str) -> None:
-    """A change with the present revision is taken, one with an old revision is not."""
     listed = client.get_journal(journal)
     spec = pb.JournalSpec()
     spec.CopyFrom(listed.spec)
@@ -110,7 +103,6 @@ def test_specs_are_changed_and_deleted_by_revision(client: Client, journal: str)
 
 
 def test_appends_are_contiguous(client: Client, journal: str) -> None:
-    """Each result tells where the bytes are, with their SHA-1, and reading gives them back."""
     position = 0
     for line in LINES[:20]:
         result = client.append(journal, line)
@@ -122,7 +114,6 @@ def test_appends_are_contiguous(client: Client, journal: str) -> None:
 
 
 def test_a_large_append_is_one(client: Client, journal: str) -> None:
-    """Ten MiB in several messages land together."""
     block = bytes(range(256)) * 4096
     result = client.append(journal, [block] * 10)
     assert (result.begin, result.end) == (0, 10 * len(block))
@@ -130,7 +121,6 @@ def test_a_large_append_is_one(client: Client, journal: str) -> None:
 
 
 def test_an_aborted_append_leaves_nothing(client: Client, journal: str) -> None:
-    """Bytes sent but not committed are never read."""
     with client.appender(journal) as appender:
         appender.write(b"rolled back\n")
     appender = client.appender(journal)
@@ -142,7 +132,6 @@ def test_an_aborted_append_leaves_nothing(client: Client, journal: str) -> None:
 
 
 def test_an_empty_append_is_a_barrier(client: Client, journal: str) -> None:
-    """An empty append tells the write head, and the SHA-1 of nothing."""
     client.append(journal, b"12345")
     result = client.append(journal, b"")
     assert (result.begin, result.end) == (5, 5)
@@ -150,7 +139,7 @@ def test_an_empty_append_is_a_barrier(client: Client, journal: str) -> None:
 
 
 def test_a_head_that_is_too_low_is_confirmed(client: Client, journal: str) -> None:
-    """The replicas confirm their end at once, and an end that was suspended stays suspended."""
+    """The replicas confirm their end immediately, and a suspended journal stays suspended."""
     end = client.append(journal, b"12345").end
     asked = {journal: end + 1}
     assert client.settled_heads(asked) == {journal: SettledHead(end)}
@@ -162,7 +151,6 @@ def test_a_head_that_is_too_low_is_confirmed(client: Client, journal: str) -> No
 
 
 def test_an_append_at_an_offset(client: Client, journal: str) -> None:
-    """An append takes no offset but the write head."""
     client.append(journal, b"12345")
     assert client.append(journal, b"6", offset=5).end == 6
     for wrong in (5, 7):
@@ -172,7 +160,6 @@ def test_an_append_at_an_offset(client: Client, journal: str) -> None:
 
 
 def test_registers_fence_a_writer(client: Client, journal: str) -> None:
-    """Who holds the register writes; who lost it is told who has it."""
     mine, theirs = label_set({"author": "mine"}), label_set({"author": "theirs"})
     held = client.append(journal, b"a", check_registers=selector(author="mine"), union_registers=mine)
     assert held.registers == mine
@@ -186,7 +173,6 @@ def test_registers_fence_a_writer(client: Client, journal: str) -> None:
 
 @pytest.mark.parametrize(("flags", "writes"), [(1, False), (2, True)], ids=["read-only", "write-only"])
 def test_flags_forbid(client: Client, journal_name: str, flags: int, writes: bool) -> None:
-    """A read-only journal takes no bytes but barriers; a write-only one gives none."""
     spec = journal_spec(journal_name)
     spec.flags = flags
     client.create_journals(spec)
@@ -201,7 +187,6 @@ def test_flags_forbid(client: Client, journal_name: str, flags: int, writes: boo
 
 
 def test_ranges_and_heads(client: Client, journal: str) -> None:
-    """Any range is exact; without an end a reader stops at the head; past it there is nothing."""
     content = b"".join(LINES)
     client.append(journal, content[:5000])
     client.append(journal, content[5000:])
@@ -223,7 +208,6 @@ def test_ranges_and_heads(client: Client, journal: str) -> None:
 
 @pytest.mark.parametrize("offset", [0, -1], ids=["from the beginning", "from the head"])
 def test_a_tail_follows_appends(client: Client, journal: str, offset: int) -> None:
-    """A blocking reader gets what is appended while it waits, and ends when closed."""
     client.append(journal, b"before\n")
     expected = (b"" if offset else b"before\n") + b"".join(LINES)
     got = bytearray()
@@ -235,7 +219,7 @@ def test_a_tail_follows_appends(client: Client, journal: str, offset: int) -> No
             if len(got) >= len(expected):
                 done.set()
 
-    # The head is asked for before the writer begins, so that no line is missed.
+    # Read the head before the writer begins, so that no line is missed.
     start = client.write_head(journal) if offset else 0
     reader = client.read(journal, offset=start, block=True)
     thread = threading.Thread(target=tail)
@@ -250,8 +234,6 @@ def test_a_tail_follows_appends(client: Client, journal: str, offset: int) -> No
 
 
 def test_concurrent_appends_do_not_mix(client: Client, journal: str) -> None:
-    """Each append's bytes stay together, whoever writes beside."""
-
     def write(letter: bytes) -> None:
         for _ in range(20):
             client.append(journal, letter * 50 + b"\n")
@@ -266,7 +248,6 @@ def test_concurrent_appends_do_not_mix(client: Client, journal: str) -> None:
 
 
 def test_fragments_cover_the_journal(client: Client, journal: str) -> None:
-    """Fragments are listed ascending, from the first byte to the head."""
     for _ in range(3):
         client.append(journal, b"".join(LINES))
     fragments = [each.fragment for each in client.list_fragments(journal)]
@@ -277,7 +258,6 @@ def test_fragments_cover_the_journal(client: Client, journal: str) -> None:
 
 
 def test_an_append_that_stalls(client: Client, journal: str) -> None:
-    """A broker ends an append that brings its bytes too slowly, and nothing of it is there."""
     appender = client.appender(journal, timeout_s=20)
 
     def trickle() -> None:
@@ -291,7 +271,7 @@ def test_an_append_that_stalls(client: Client, journal: str) -> None:
 
 
 def test_a_wrong_port_is_told_soon(broker: BrokerHandle) -> None:
-    """Nobody listens on port 1."""
+    """No server listens on port 1."""
     with (
         Client("http://127.0.0.1:1", connect_timeout_s=0.5) as lost,
         pytest.raises(UnavailableError, match="brokerAddress"),

@@ -18,14 +18,12 @@ PIECES = 60
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """Four brokers in two zones; each journal has three replicas."""
     with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), brokers=4, zones=("near", "far")) as brokers:
         yield brokers
 
 
 @pytest.fixture
 def cluster(shared: EmbeddedCluster) -> Iterator[EmbeddedCluster]:
-    """The cluster, all brokers running before and after."""
     yield shared
     for broker in shared.brokers:
         broker.resume()
@@ -35,7 +33,7 @@ def cluster(shared: EmbeddedCluster) -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def client(cluster: EmbeddedCluster) -> Iterator[Client]:
-    """A client that follows routes, knows all brokers, and tells hung ones soon."""
+    """A client that follows routes, has all brokers' addresses, and detects hung brokers soon."""
     with Client(
         ",".join(cluster.endpoints), timeout_s=60, idle_timeout_s=1, route_cache_size=100, zone="far"
     ) as opened:
@@ -44,13 +42,11 @@ def client(cluster: EmbeddedCluster) -> Iterator[Client]:
 
 @pytest.fixture
 def journal(client: Client, journal_name: str) -> str:
-    """An empty journal; its name."""
     client.create_journals(spec(journal_name, replication=3))
     return journal_name
 
 
 def test_calls_go_where_the_journal_is(client: Client, cluster: EmbeddedCluster, fresh_prefix: str) -> None:
-    """Appends go to primaries and reads to members in the client's zone, whichever broker was asked first."""
     names = [f"{fresh_prefix}{index}" for index in range(JOURNALS)]
     client.create_journals(*(spec(name, replication=3) for name in names))
     for name in names:
@@ -63,12 +59,10 @@ def test_calls_go_where_the_journal_is(client: Client, cluster: EmbeddedCluster,
 
 
 def reads_from(client: Client, journal: str) -> str:
-    """Return the endpoint a read of the journal would go to."""
     return client._dialer.for_member(journal).endpoint.text
 
 
 def broker_at(cluster: EmbeddedCluster, endpoint: str) -> ClusterBroker:
-    """Return the broker that listens there."""
     return next(each for each in cluster.brokers if each.endpoint == endpoint)
 
 
@@ -86,7 +80,7 @@ HARMS: dict[str, Callable[[Client, EmbeddedCluster, str], object]] = {
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_appends_and_a_read_go_on(client: Client, cluster: EmbeddedCluster, journal: str, harm: str) -> None:
-    """Acknowledged bytes are read in order, once or, where an answer was lost, twice at most."""
+    """Acknowledged bytes are read in order; an append whose answer was lost may be there twice."""
     pieces = [b"%04d" % index for index in range(PIECES)]
     harmed = threading.Thread(target=HARMS[harm], args=(client, cluster, journal))
     with client.read(journal, block=True) as reader:
@@ -104,7 +98,7 @@ def test_appends_and_a_read_go_on(client: Client, cluster: EmbeddedCluster, jour
 
 
 def test_the_member_that_is_read_from_hangs(client: Client, cluster: EmbeddedCluster, journal: str) -> None:
-    """A read goes on at another after the time a stream may be silent; it is not asked again at once."""
+    """A read moves to another member after the idle timeout, and avoids the hung one for a while."""
     client.append(journal, b"0123456789")
     chosen = reads_from(client, journal)
     broker_at(cluster, chosen).hang()
@@ -113,7 +107,6 @@ def test_the_member_that_is_read_from_hangs(client: Client, cluster: EmbeddedClu
 
 
 def test_no_primary_for_a_while(client: Client, cluster: EmbeddedCluster, journal: str) -> None:
-    """An append waits for one, and fails by name if none comes."""
     client.append(journal, b"before")
     cluster.hold_slots()
     cluster.primary(journal).kill()
@@ -127,7 +120,6 @@ def test_no_primary_for_a_while(client: Client, cluster: EmbeddedCluster, journa
 
 
 def test_without_a_cache_brokers_proxy(cluster: EmbeddedCluster, client: Client, journal: str) -> None:
-    """A client of a broker that has no part in the journal gets the same, through it."""
     (outsider,) = cluster.others(journal)
     with Client(outsider.endpoint, timeout_s=60) as plain:
         plain.append(journal, b"0123")

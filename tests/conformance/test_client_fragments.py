@@ -1,4 +1,4 @@
-"""Stored fragments read the same from their files as through a broker, and damage to them is found."""
+"""Stored fragments read the same from their files as through a broker, and damage to them is detected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CODECS = ["NONE", "GZIP", "SNAPPY", "ZSTANDARD"]
 
 @dataclass(frozen=True)
 class Stored:
-    """A journal of CONTENT, then one more byte; the first fragment is in the store."""
+    """A journal of CONTENT and one more byte; its first fragment is stored."""
 
     journal: str
     fragment: Fragment
@@ -42,9 +42,9 @@ def fill(client: Client, broker: BrokerHandle, codecs: dict[str, str]) -> list[S
     """Append CONTENT and a byte to new journals, and wait until CONTENT is stored.
 
     Args:
-        client: of the broker.
-        broker: whose store it is.
-        codecs: by journal.
+        client: Of the broker.
+        broker: Whose store it is.
+        codecs: By journal.
     """
     client.create_journals(
         *(journal_spec(name, codec=codec, refresh_interval_s=1) for name, codec in codecs.items())
@@ -65,18 +65,15 @@ def fill(client: Client, broker: BrokerHandle, codecs: dict[str, str]) -> list[S
 
 @pytest.fixture
 def stored(client: Client, broker: BrokerHandle, fresh_prefix: str) -> list[Stored]:
-    """A stored fragment of each codec."""
     return fill(client, broker, {f"{fresh_prefix}{codec}": codec for codec in CODECS})
 
 
 @pytest.fixture
 def plain(client: Client, broker: BrokerHandle, journal_name: str) -> Stored:
-    """A stored fragment without compression."""
     return fill(client, broker, {journal_name: "NONE"})[0]
 
 
 def test_a_stored_fragment_reads_the_same(broker: BrokerHandle, stored: list[Stored]) -> None:
-    """From its file and through the broker, whole and in part, up to the byte the broker still holds."""
     everything = CONTENT + b"!"
     for root, each in product((str(broker.file_root), None), stored):
         assert each.path.is_file()
@@ -88,18 +85,15 @@ def test_a_stored_fragment_reads_the_same(broker: BrokerHandle, stored: list[Sto
 
 
 def truncate(data: bytes) -> bytes:
-    """Leave out the last bytes."""
     return data[:-100]
 
 
 def flip(data: bytes) -> bytes:
-    """Change one bit in the middle."""
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
 
 def empty(_: bytes) -> bytes:
-    """Leave out everything."""
     return b""
 
 
@@ -107,7 +101,6 @@ def empty(_: bytes) -> bytes:
 def test_a_damaged_file_is_named(
     broker: BrokerHandle, plain: Stored, damage: Callable[[bytes], bytes]
 ) -> None:
-    """A direct read of a damaged file raises, naming journal, span and file."""
     plain.path.write_bytes(damage(plain.path.read_bytes()))
     with (
         Client(broker.endpoint, timeout_s=20, fragment_root=str(broker.file_root)) as client,
@@ -120,7 +113,7 @@ def test_a_damaged_file_is_named(
 def test_a_bit_flipped_in_a_plain_file_is_found_through_the_broker(
     broker: BrokerHandle, plain: Stored
 ) -> None:
-    """Brokers pass such bytes on; the reader holds them to the fragment's SHA-1."""
+    """Brokers pass such bytes on, so the reader checks them against the fragment's SHA-1."""
     plain.path.write_bytes(flip(plain.path.read_bytes()))
     with Client(broker.endpoint, timeout_s=20) as client, pytest.raises(CorruptFragmentError) as caught:
         client.read(plain.journal).read()
@@ -129,7 +122,6 @@ def test_a_bit_flipped_in_a_plain_file_is_found_through_the_broker(
 
 @pytest.mark.usefixtures("short_pauses")
 def test_a_short_file_read_through_the_broker(broker: BrokerHandle, stored: list[Stored]) -> None:
-    """The broker's failure is raised as the fragment's, and the read never passes for complete."""
     for each, damage in product(stored, (truncate, empty)):
         each.path.write_bytes(damage(each.path.read_bytes()))
         with Client(broker.endpoint, timeout_s=20) as client:
@@ -142,7 +134,6 @@ def test_a_short_file_read_through_the_broker(broker: BrokerHandle, stored: list
 
 
 def test_a_missing_file_is_an_error(broker: BrokerHandle, plain: Stored) -> None:
-    """A fragment that is gone from the store fails the read; it is not skipped."""
     plain.path.unlink()
     with (
         Client(broker.endpoint, timeout_s=3, fragment_root=str(broker.file_root)) as client,
@@ -152,5 +143,5 @@ def test_a_missing_file_is_an_error(broker: BrokerHandle, plain: Stored) -> None
 
 
 def test_codec_names() -> None:
-    """The codecs tried here are all that file stores take."""
+    """CODECS has every codec that file stores support."""
     assert {"INVALID", "GZIP_OFFLOAD_DECOMPRESSION", *CODECS} == set(pb.CompressionCodec.keys())

@@ -1,4 +1,4 @@
-"""Bytes whose fragments were deleted from the store are gaps, on both brokers, in Python and a shell."""
+"""Bytes whose fragments were deleted from the store are gaps, on both brokers, by client and command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ PARTS = 4
 
 @pytest.fixture
 def persisted(client: Client, journal_name: str) -> list[Fragment]:
-    """The stored fragments of a journal; its last bytes are with the broker."""
     client.create_journals(journal_spec(journal_name, length=1024, codec="NONE", refresh_interval_s=1))
     for _ in range(PARTS + 1):
         client.append(journal_name, b"x" * 1100 + b"\n")
@@ -34,7 +33,7 @@ def persisted(client: Client, journal_name: str) -> list[Fragment]:
 
 
 def delete(client: Client, broker: BrokerHandle, gone: list[Fragment]) -> None:
-    """Delete files of the store, and wait until the broker knows."""
+    """Delete files of the store, and wait until the broker has noticed."""
     for fragment in gone:
         (broker.file_root / fragment.content_path).unlink()
     begins = {fragment.begin for fragment in gone}
@@ -46,7 +45,7 @@ def delete(client: Client, broker: BrokerHandle, gone: list[Fragment]) -> None:
 
 
 def test_a_whole_journal_has_no_gap(client: Client, journal_name: str, persisted: list[Fragment]) -> None:
-    """Bytes that only the broker holds are no gap."""
+    """Bytes that only the broker has are not a gap."""
     assert persisted
     assert client.gaps(journal_name) == client.gaps(journal_name, begin=0) == []
 
@@ -54,7 +53,7 @@ def test_a_whole_journal_has_no_gap(client: Client, journal_name: str, persisted
 def test_deleted_fragments_are_gaps(
     client: Client, broker: BrokerHandle, journal_name: str, persisted: list[Fragment]
 ) -> None:
-    """The first ones only for who asks from before the first byte left: that is what retention does."""
+    """The first fragments count only for an earlier ``begin``, because retention deletes them."""
     first, _, third = persisted[:3]
     delete(client, broker, [first, third])
     middle = FragmentGap(journal_name, third.begin, third.end)
@@ -71,7 +70,6 @@ def test_deleted_fragments_are_gaps(
 def test_the_command_lists_them(
     client: Client, broker: BrokerHandle, run: Command, journal_name: str, persisted: list[Fragment]
 ) -> None:
-    """The command prints a line for each gap of each journal."""
     gone = persisted[1]
     delete(client, broker, [gone])
     row = {"journal": journal_name, "begin": gone.begin, "end": gone.end, "bytes": gone.length}

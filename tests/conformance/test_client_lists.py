@@ -20,7 +20,6 @@ WAIT_S = 20.0
 
 
 def wait_until_listed(watched: LiveList, *names: str) -> Listing:
-    """Wait for a listing of just these journals."""
     listing = watched.list()
     while listing.names != sorted(names):
         newer = watched.wait_for_update(listing, timeout_s=WAIT_S)
@@ -31,7 +30,6 @@ def wait_until_listed(watched: LiveList, *names: str) -> Listing:
 
 @pytest.mark.parametrize("kind", ["watched", "polled"])
 def test_a_list_follows_its_journals(client: Client, fresh_prefix: str, kind: str) -> None:
-    """Journals that come, change, go and come again are seen; one made anew is not taken for the old."""
     one, two = f"{fresh_prefix}one", f"{fresh_prefix}two"
     selector = f"prefix={fresh_prefix}"
     made = (
@@ -57,7 +55,6 @@ def test_a_list_follows_its_journals(client: Client, fresh_prefix: str, kind: st
 
 
 def test_pages_of_a_watch_are_joined(client: Client, fresh_prefix: str) -> None:
-    """More journals than a message holds are one listing."""
     names = [f"{fresh_prefix}many-{index:03}" for index in range(60)]
     client.apply([upsert(spec(name)) for name in names])
     with WatchedList(client, f"prefix={fresh_prefix}") as watched:
@@ -67,7 +64,6 @@ def test_pages_of_a_watch_are_joined(client: Client, fresh_prefix: str) -> None:
 
 
 def test_a_watch_survives_its_connections(broker: BrokerHandle, fresh_prefix: str) -> None:
-    """Changes while the connection is down are seen when it is back."""
     names = [f"{fresh_prefix}one", f"{fresh_prefix}two"]
     with (
         TcpProxy(broker.endpoint) as proxy,
@@ -82,7 +78,7 @@ def test_a_watch_survives_its_connections(broker: BrokerHandle, fresh_prefix: st
 
 
 def test_more_changes_than_etcd_takes(client: Client, fresh_prefix: str) -> None:
-    """129 changes are refused as one transaction, with advice, and done as two."""
+    """Etcd refuses 129 changes as one transaction; the error advises batches, and two batches succeed."""
     names = [f"{fresh_prefix}many-{index:03}" for index in range(129)]
     creations = [upsert(spec(name)) for name in names]
     with pytest.raises(
@@ -96,7 +92,6 @@ def test_more_changes_than_etcd_takes(client: Client, fresh_prefix: str) -> None
 
 
 def test_what_was_applied_before_a_failure_stays(client: Client, fresh_prefix: str) -> None:
-    """The error's count is the truth."""
     names = [f"{fresh_prefix}many-{index}" for index in range(6)]
     client.apply([upsert(spec(names[4]))])
     with pytest.raises(PartialApplyError) as caught:
@@ -112,7 +107,6 @@ def test_what_was_applied_before_a_failure_stays(client: Client, fresh_prefix: s
 
 
 def test_store_health(client: Client) -> None:
-    """A store that is there is healthy, and what is wrong with another is told."""
     assert client.store_health("file:///").is_healthy
     health = client.store_health("file:///not/there/")
     assert not health.is_healthy
@@ -120,14 +114,12 @@ def test_store_health(client: Client) -> None:
 
 
 def test_a_change_of_one_journal_twice(client: Client, fresh_prefix: str) -> None:
-    """Both brokers refuse two changes of one journal, as Etcd does."""
     name = f"{fresh_prefix}one"
     with pytest.raises(BrokerError, match="duplicate key given in txn request"):
         client.apply([upsert(spec(name)), pb.ApplyRequest.Change(expect_mod_revision=-1, delete=name)])
 
 
 def test_a_watch_goes_on_at_another_broker(broker: BrokerHandle, fresh_prefix: str) -> None:
-    """A watch finds an address of several that can be reached, and misses nothing on the way."""
     names = [f"{fresh_prefix}one", f"{fresh_prefix}two"]
     with (
         TcpProxy(broker.endpoint) as first,
@@ -144,7 +136,6 @@ def test_a_watch_goes_on_at_another_broker(broker: BrokerHandle, fresh_prefix: s
 
 
 def test_a_watch_leaves_a_connection_that_hangs(broker: BrokerHandle, fresh_prefix: str) -> None:
-    """One that stops within a listing, and does not end, costs no more than the time a stream is given."""
     names = [f"{fresh_prefix}many-{index}" for index in range(25)]
 
     def plan(number: int) -> tuple[Toxics, Toxics] | None:
@@ -162,7 +153,6 @@ def test_a_watch_leaves_a_connection_that_hangs(broker: BrokerHandle, fresh_pref
 
 
 def test_journals_that_exist_can_be_left_alone(client: Client, fresh_prefix: str) -> None:
-    """With ``exist_ok`` the missing journals are created, and no spec is changed; without it nothing is."""
     one, two = f"{fresh_prefix}one", f"{fresh_prefix}two"
     revision = client.create_journals(spec(one))
     with pytest.raises(EtcdTransactionFailedError, match=f"'{one}'.*exists already, at revision {revision};"):

@@ -1,6 +1,7 @@
-"""What readers promise: a Reader is one Read call, a RetryReader as many as it takes; both can be moved.
+"""What readers promise: a Reader is one Read call, a RetryReader as many as necessary; both can seek.
 
-The same on the embedded and on the real broker, through the broker and from the store's files.
+The promises are the same on the embedded and on the real broker, through the broker and from the store's
+files.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ HEAD = len(CONTENT)
 
 @pytest.fixture(scope="module")
 def filled() -> dict[str, str]:
-    """The journal that was filled at each broker, by the broker's endpoint."""
+    """Cache the journal that was filled at each broker, by the broker's endpoint."""
     return {}
 
 
 @pytest.fixture
 def stored(broker: BrokerHandle, wire: Wire, journal_name: str, filled: dict[str, str]) -> str:
-    """A journal of two fragments, the first of them stored; no test changes it."""
+    """A journal of two fragments, the first of them stored; tests must not change it."""
     if broker.endpoint not in filled:
         wire.create(spec(journal_name, length=1 << 17))
         for content in (FIRST, LAST):
@@ -59,13 +60,12 @@ def stored(broker: BrokerHandle, wire: Wire, journal_name: str, filled: dict[str
 
 @pytest.fixture
 def direct(broker: BrokerHandle) -> Iterator[Client]:
-    """A client that reads the store's files."""
     with Client(broker.endpoint, timeout_s=30, fragment_root=str(broker.file_root)) as opened:
         yield opened
 
 
 def test_a_reader_ends_at_the_write_head(client: Client, stored: str) -> None:
-    """One call brings all there is, and the end of it is an error: the next byte is not there yet."""
+    """At the end the reader raises an error, because the next byte is not there yet."""
     with client.reader(stored) as reader:
         assert reader.read(HEAD) == CONTENT
         with pytest.raises(OffsetNotYetAvailableError) as caught:
@@ -76,14 +76,13 @@ def test_a_reader_ends_at_the_write_head(client: Client, stored: str) -> None:
 
 
 def test_a_reader_ends_with_its_range(client: Client, stored: str) -> None:
-    """One call of a range brings the range, and ends."""
     with client.reader(stored, offset=5, end_offset=HEAD - 5) as reader:
         assert reader.read() == CONTENT[5 : HEAD - 5]
         assert reader.read() == b""
 
 
 def test_a_reader_of_a_stored_fragment_ends_with_it(direct: Client, stored: str) -> None:
-    """A call that is answered by a URL brings that fragment, and ends: the next one takes another call."""
+    """A call that is answered by a URL ends with that fragment; the next one takes another call."""
     with direct.reader(stored, do_not_proxy=True) as reader:
         assert reader.read() == FIRST
         assert reader.offset == len(FIRST)
@@ -92,7 +91,6 @@ def test_a_reader_of_a_stored_fragment_ends_with_it(direct: Client, stored: str)
 
 
 def test_a_reader_shows_request_and_response(client: Client, stored: str) -> None:
-    """The request moves with the reader; the response is what the broker last said of a fragment."""
     with client.reader(stored, offset=7) as reader:
         assert reader.request == pb.ReadRequest(journal=stored, offset=7)
         before = reader.response
@@ -106,7 +104,6 @@ def test_a_reader_shows_request_and_response(client: Client, stored: str) -> Non
 
 
 def test_a_reader_seeks_within_a_fragment_it_reads_itself(direct: Client, stored: str) -> None:
-    """Seeking forward skips; backward, or past the fragment, needs a new reader, and leaves this one be."""
     with direct.reader(stored, do_not_proxy=True) as reader:
         assert reader.read(6) == CONTENT[:6]
         assert reader.seek(100_000) == 100_000
@@ -120,7 +117,6 @@ def test_a_reader_seeks_within_a_fragment_it_reads_itself(direct: Client, stored
 
 @pytest.mark.parametrize("kind", ["proxied", "direct"])
 def test_a_retry_reader_seeks_anywhere(client: Client, direct: Client, stored: str, kind: str) -> None:
-    """A reader that retries goes on at any offset, back and forth, by new calls where it has to."""
     chosen = direct if kind == "direct" else client
     with chosen.read(stored) as reader:
         for offset in (0, len(FIRST) - 3, 4, HEAD - 10, len(FIRST), 17):
@@ -133,7 +129,6 @@ def test_a_retry_reader_seeks_anywhere(client: Client, direct: Client, stored: s
 
 @pytest.mark.parametrize("kind", ["reader", "retry", "direct"])
 def test_lines_know_their_offsets(client: Client, direct: Client, stored: str, kind: str) -> None:
-    """A buffered file over a reader tells the offset of the next line, not of the next byte to be fetched."""
     make = {"reader": client.reader, "retry": client.read, "direct": direct.read}[kind]
     with make(stored, end_offset=HEAD) as reader, reader.buffered() as lines:
         at = 0
@@ -145,7 +140,6 @@ def test_lines_know_their_offsets(client: Client, direct: Client, stored: str, k
 
 
 def test_lines_can_be_sought(client: Client, stored: str) -> None:
-    """A buffered file is moved within its buffer or beyond it, and reads whole lines from there."""
     starts = [0]
     for line in LINES:
         starts.append(starts[-1] + len(line))
@@ -157,7 +151,6 @@ def test_lines_can_be_sought(client: Client, stored: str) -> None:
 
 
 def test_cancel_and_restart(client: Client, stored: str) -> None:
-    """A waiting reader is cancelled from another thread, and begins again with another request."""
     with client.read(stored, offset=HEAD, block=True) as reader:
         ended: list[BaseException] = []
 
@@ -181,7 +174,6 @@ def test_cancel_and_restart(client: Client, stored: str) -> None:
 
 
 def test_a_retry_reader_shows_its_reader(client: Client, stored: str) -> None:
-    """The reader of the present call can be looked at."""
     with client.read(stored, end_offset=HEAD) as reader:
         reader.read(10)
         assert reader.reader.response is not None
@@ -190,7 +182,6 @@ def test_a_retry_reader_shows_its_reader(client: Client, stored: str) -> None:
 
 
 def test_a_fragment_is_opened_by_its_url(broker: BrokerHandle, direct: Client, stored: str) -> None:
-    """A listed fragment is read by its URL, from any offset, with nothing asked of the broker."""
     listed = direct.list_fragments(stored, signature_ttl_s=60)[0]
     with direct.open_fragment(listed) as whole:
         assert whole.read() == FIRST
@@ -204,14 +195,12 @@ def test_a_fragment_is_opened_by_its_url(broker: BrokerHandle, direct: Client, s
 
 
 def at_hand(reader: FragmentReader) -> Iterator[Chunk]:
-    """Yield what a reader had got before it failed."""
     with suppress(GazetteError):
         yield from reader
 
 
 @pytest.mark.parametrize("kind", ["right", "short", "long"])
 def test_a_fragment_has_to_end_where_it_says(kind: str) -> None:
-    """A file that ends too early or goes on is an error, with the bytes past the end withheld."""
     digest = hashlib.sha1(CONTENT, usedforsecurity=False).digest()
     fragment = Fragment("a/journal", 0, HEAD, digest, pb.GZIP)
     given = {"right": CONTENT, "short": CONTENT[:-1], "long": CONTENT + b"!"}[kind]
@@ -226,7 +215,6 @@ def test_a_fragment_has_to_end_where_it_says(kind: str) -> None:
 
 
 def test_a_jump_over_what_is_gone(broker: BrokerHandle, client: Client, journal_name: str) -> None:
-    """Bytes whose fragment is deleted are jumped over, which is told once, with both offsets."""
     size = len(CONTENT)
     client.create_journals(journal_spec(journal_name, codec="GZIP", refresh_interval_s=1, length=1024))
     for content in (CONTENT, CONTENT, b"!"):

@@ -1,4 +1,4 @@
-"""A client that follows routes appends and reads as one that does not, on brokers that really have them."""
+"""A client that follows routes appends and reads like one that does not, on brokers that return them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINES = [b"line %04d\n" % index for index in range(200)]
 
 @pytest.fixture
 def routed(broker: BrokerHandle) -> Iterator[Client]:
-    """A client of ``broker`` that follows routes, which lead back to it."""
+    """A client of ``broker`` that follows routes, all of which name that broker."""
     with Client(broker.endpoint, timeout_s=30, route_cache_size=100) as opened:
         yield opened
 
@@ -26,7 +26,7 @@ def routed(broker: BrokerHandle) -> Iterator[Client]:
 def test_stored_fragments_are_read_whichever_way(
     broker: BrokerHandle, routed: Client, journal_name: str
 ) -> None:
-    """Told not to proxy, brokers give all bytes: as files where the root is known, else all the same."""
+    """The routed client forbids proxying; it still gets all bytes, with and without the store's root."""
     routed.create_journals(spec(journal_name, length=1024))
     for line in LINES:
         routed.append(journal_name, line * 10)
@@ -40,7 +40,6 @@ def test_stored_fragments_are_read_whichever_way(
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedBroker]:
-    """Three real brokers in three zones; a client is given the first. A dead one is gone after seconds."""
     directory = tmp_path_factory.mktemp("cluster")
     with DeployedBroker(directory, broker_args=["--etcd.lease=3s"]) as broker:
         yield broker
@@ -48,7 +47,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedBroker
 
 @pytest.mark.deployed_broker
 def test_each_journal_is_called_where_it_is(cluster: DeployedBroker, fresh_prefix: str) -> None:
-    """Appends and reads of many journals go straight to brokers that hold them, after one answer each."""
     peers = {cluster.start_peer(zone=zone) for zone in ("one", "two")}
     names = [f"{fresh_prefix}{index}" for index in range(JOURNALS)]
     with Client(cluster.endpoint, timeout_s=60, route_cache_size=100, zone="one") as client:
@@ -72,7 +70,6 @@ def test_each_journal_is_called_where_it_is(cluster: DeployedBroker, fresh_prefi
 @pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_the_primary_is_killed(cluster: DeployedBroker, fresh_prefix: str) -> None:
-    """Appends and a read under way find the next primary: nothing acknowledged is lost or out of order."""
     peers = [cluster.start_peer(zone=zone) for zone in ("one", "two")]
     names = [f"{fresh_prefix}{index}" for index in range(JOURNALS)]
     with Client(cluster.endpoint, timeout_s=90, idle_timeout_s=5, route_cache_size=100) as client:

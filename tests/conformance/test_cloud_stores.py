@@ -1,7 +1,7 @@
-"""Fragments and states in stores that speak Azure's and Google's interfaces.
+"""Fragments and states in stores with Azure's and Google's interfaces.
 
-Neither server keeps a Delta table: Azurite ignores ``startFrom`` in listings, so deltalake does not see its
-third commit, and fake-gcs-server refuses deltalake's PUT. S3Proxy and versitygw do.
+Neither server supports a Delta table: Azurite ignores ``startFrom`` in listings, so deltalake does not see
+its third commit, and fake-gcs-server refuses deltalake's PUT. S3Proxy and versitygw support one.
 """
 
 from __future__ import annotations
@@ -28,20 +28,17 @@ CONTENTS = ((0, b"one\ntwo\n"), (8, b"three\n"))
 
 @pytest.fixture(scope="module")
 def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fs.AzureFileSystem]:
-    """A container of Azurite."""
     with running_azurite(tmp_path_factory.mktemp("azure")) as system:
         yield system
 
 
 @pytest.fixture(scope="module")
 def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A bucket of fake-gcs-server."""
     with running_fake_gcs(tmp_path_factory.mktemp("gcs")) as query:
         yield query
 
 
 def store_fragments(system: fs.FileSystem) -> list[str]:
-    """Store a journal of two fragments, as a broker would; return their paths."""
     paths = []
     for begin, content in CONTENTS:
         paths.append(f"{BUCKET}/fragments/{fragment_of('log/a', begin, content, pb.GZIP).content_path}")
@@ -51,7 +48,6 @@ def store_fragments(system: fs.FileSystem) -> list[str]:
 
 
 def check_fragments(system: fs.FileSystem, files: StoreFiles) -> None:
-    """Read the fragments without a broker; one that goes after the listing is data loss."""
     paths = store_fragments(system)
     options = store_options(fragmentStore="gs://lake/fragments/")
     pieces = plan(files, options)
@@ -62,12 +58,11 @@ def check_fragments(system: fs.FileSystem, files: StoreFiles) -> None:
 
 
 def test_azure_keeps_fragments(azure: fs.AzureFileSystem) -> None:
-    """Azurite takes no credentials that a URL of ours may carry, so pyarrow's file system has them."""
+    """Azurite's credentials do not fit into a URL of ours, so pyarrow's file system gets them."""
     check_fragments(azure, Bucket(azure, f"{BUCKET}/fragments", "abfs://lake@account/fragments/"))
 
 
 def test_azure_keeps_states(azure: fs.AzureFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A location of states is opened once."""
     opened: list[str] = []
 
     def from_uri(url: str) -> tuple[fs.FileSystem, str]:
@@ -81,14 +76,13 @@ def test_azure_keeps_states(azure: fs.AzureFileSystem, monkeypatch: pytest.Monke
 
 
 def test_a_missing_container_is_named(azure: fs.AzureFileSystem) -> None:
-    """It is no store without journals."""
+    """A missing container is not an empty store."""
     files = Bucket(azure, "typo/fragments", "abfs://typo@account/fragments/")
     with pytest.raises(FragmentStoreError, match="typo"):
         plan(files, store_options(fragmentStore="gs://typo/fragments/"))
 
 
 def test_google_keeps_fragments_and_states(gcs: str) -> None:
-    """Both are opened by their URLs."""
     url = f"gs://anonymous@{BUCKET}/fragments/?{gcs}"
     system, _ = fs.FileSystem.from_uri(url)
     check_fragments(system, open_store(url))
@@ -96,14 +90,13 @@ def test_google_keeps_fragments_and_states(gcs: str) -> None:
 
 
 def test_a_missing_bucket_is_named(gcs: str) -> None:
-    """It is no store without journals."""
+    """A missing bucket is not an empty store."""
     url = f"gs://anonymous@typo/fragments/?{gcs}"
     with pytest.raises(FragmentStoreError, match="bucket 'typo' does not exist"):
         plan(open_store(url), store_options(fragmentStore=url))
 
 
 def test_a_store_that_is_gone_is_named(tmp_path: Path) -> None:
-    """Google's client tries for as long as the URL says, and the error is one line."""
     with running_fake_gcs(tmp_path) as query:
         url = f"gs://anonymous@{BUCKET}/fragments/?{query}"
         files: Any = open_store(url)

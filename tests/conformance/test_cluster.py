@@ -1,4 +1,4 @@
-"""Shows what a cluster's brokers say and do when members are elsewhere, move, hang, are cut off or die."""
+"""What a cluster's brokers answer and do when members are elsewhere, move, hang, are cut off or die."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ NAME = "cluster/journal"
 
 @contextmanager
 def running(root: Path, *, replication: int = 2, brokers: int = 3) -> Iterator[EmbeddedCluster]:
-    """A cluster with one journal."""
     with EmbeddedCluster(root, brokers=brokers, replication=replication) as cluster:
         with Wire(cluster.endpoints[0]) as wire:
             wire.create(spec(NAME, replication=replication))
@@ -42,7 +41,6 @@ def running(root: Path, *, replication: int = 2, brokers: int = 3) -> Iterator[E
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[EmbeddedCluster]:
-    """Three brokers, two of which have the journal."""
     with running(tmp_path) as made:
         yield made
 
@@ -55,7 +53,6 @@ def stranger(cluster: EmbeddedCluster) -> Iterator[Wire]:
 
 
 def append(broker: ClusterBroker, content: bytes, **fields: object) -> pb.AppendResponse:
-    """Append by way of one broker."""
     with Wire(broker.endpoint) as wire:
         return wire.append(NAME, content, **fields)
 
@@ -69,7 +66,6 @@ def content_at(broker: ClusterBroker) -> bytes:
 
 
 def in_background(call: Callable[[], object]) -> Future[object]:
-    """Run a call on a thread of its own."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(call)
@@ -78,7 +74,6 @@ def in_background(call: Callable[[], object]) -> Future[object]:
 
 
 def client_of(broker: ClusterBroker, *others: ClusterBroker, **options: object) -> Client:
-    """Return a client of one broker, and of others if that cannot be reached."""
     endpoints = ",".join(one.endpoint for one in (broker, *others))
     return Client(endpoints, timeout_s=20, connect_timeout_s=5, **options)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
@@ -87,7 +82,6 @@ def client_of(broker: ClusterBroker, *others: ClusterBroker, **options: object) 
 
 
 def test_any_broker_serves_any_journal(cluster: EmbeddedCluster, stranger: Wire) -> None:
-    """A broker without the journal passes on appends, reads and listings; headers tell who served."""
     answer = stranger.append(NAME, b"one\n", b"two\n")
     assert answer.status == pb.OK
     assert (answer.commit.begin, answer.commit.end, answer.total_chunks) == (0, 8, 3)
@@ -104,7 +98,6 @@ def members(cluster: EmbeddedCluster) -> list[ClusterBroker]:
 
 
 def test_routes_name_every_member(cluster: EmbeddedCluster) -> None:
-    """All brokers list the same route: two members in order, their addresses, and the primary."""
     routes = []
     for broker in cluster.brokers:
         with Wire(broker.endpoint) as wire:
@@ -116,7 +109,6 @@ def test_routes_name_every_member(cluster: EmbeddedCluster) -> None:
 
 
 def test_who_may_not_proxy_says_where_to_go(cluster: EmbeddedCluster, stranger: Wire) -> None:
-    """A broker that may not proxy and is not the right one refuses, names itself, and gives the route."""
     refused = stranger.append(NAME, b"x", do_not_proxy=True)
     assert refused.status == pb.NOT_JOURNAL_PRIMARY_BROKER
     read = stranger.read(NAME, do_not_proxy=True)[0]
@@ -131,7 +123,6 @@ def test_who_may_not_proxy_says_where_to_go(cluster: EmbeddedCluster, stranger: 
 
 
 def test_client_reports_and_follows_routes(cluster: EmbeddedCluster) -> None:
-    """A call that may not be proxied fails by name; a client that keeps routes finds the right brokers."""
     stranger = cluster.others(NAME)[0]
     with Client(stranger.endpoint, timeout_s=1) as client:
         with pytest.raises(NotJournalPrimaryBrokerError, match=NAME):
@@ -144,7 +135,6 @@ def test_client_reports_and_follows_routes(cluster: EmbeddedCluster) -> None:
 
 
 def test_client_follows_a_primary_that_moves(cluster: EmbeddedCluster) -> None:
-    """A client whose remembered route is old by now appends and reads on after each move."""
     with client_of(cluster.others(NAME)[0], route_cache_size=8) as client:
         for number in range(6):
             client.append(NAME, b"%d" % number)
@@ -153,7 +143,6 @@ def test_client_follows_a_primary_that_moves(cluster: EmbeddedCluster) -> None:
 
 
 def test_the_gateway_passes_appends_on(tmp_path: Path) -> None:
-    """Any broker's gateway takes a journal's appends, and commits a complete body only."""
     with EmbeddedCluster(tmp_path, brokers=2, replication=1, gateway=GatewaySettings()) as cluster:
         with Wire(cluster.endpoints[0]) as wire:
             wire.create(spec(NAME))
@@ -169,7 +158,6 @@ def test_the_gateway_passes_appends_on(tmp_path: Path) -> None:
 
 
 def test_zones(tmp_path: Path) -> None:
-    """Replicas are in different zones, and a broker without the journal passes reads on within its own."""
     with EmbeddedCluster(tmp_path, brokers=4, replication=2, zones=("east", "west")) as cluster:
         with Wire(cluster.endpoints[0]) as wire:
             wire.create(spec(NAME))
@@ -181,7 +169,6 @@ def test_zones(tmp_path: Path) -> None:
 
 
 def test_no_primary(cluster: EmbeddedCluster) -> None:
-    """Appends are refused without a primary and reads are not; the client's append waits for one."""
     append(cluster.primary(NAME), b"before,")
     replica, stranger = cluster.replicas(NAME)[0], cluster.others(NAME)[0]
     cluster.hold_slots()
@@ -201,7 +188,6 @@ def test_no_primary(cluster: EmbeddedCluster) -> None:
 
 
 def test_too_few_brokers(tmp_path: Path) -> None:
-    """Appends are refused with fewer members than replicas wanted, and taken again when one is back."""
     with running(tmp_path, replication=3) as cluster:
         append(cluster.brokers[0], b"before,")
         lost = cluster.replicas(NAME)[0]
@@ -220,7 +206,6 @@ def test_too_few_brokers(tmp_path: Path) -> None:
 
 
 def test_no_members_at_all(cluster: EmbeddedCluster) -> None:
-    """A journal nobody has been given yet cannot be read either."""
     cluster.hold_slots()
     with Wire(cluster.endpoints[0]) as wire:
         assert wire.apply(pb.ApplyRequest.Change(upsert=spec("cluster/new"))).status == pb.OK
@@ -238,7 +223,6 @@ def test_no_members_at_all(cluster: EmbeddedCluster) -> None:
     ],
 )
 def test_proxied_by_mistake(cluster: EmbeddedCluster, stranger: Wire, change: str, text: str) -> None:
-    """A request another broker meant for someone else is refused as UNKNOWN, with Gazette's text."""
     header = stranger.append(NAME, b"x").header
     if change == "cluster":
         header.process_id.CopyFrom(cluster.others(NAME)[0].member.process_id)
@@ -259,13 +243,11 @@ def test_proxied_by_mistake(cluster: EmbeddedCluster, stranger: Wire, change: st
 
 
 def replicate(broker: ClusterBroker, *requests: pb.ReplicateRequest) -> list[pb.ReplicateResponse]:
-    """Send messages on a Replicate stream and return the answers."""
     with Wire(broker.endpoint) as wire:
         return list(wire.stub.Replicate(iter(requests), timeout=CALL_TIMEOUT_S))
 
 
 def greeting(cluster: EmbeddedCluster, broker: ClusterBroker, begin: int, end: int) -> pb.ReplicateRequest:
-    """Return the first message of a primary: a proposal, with the journal's route."""
     with Wire(broker.endpoint) as wire:
         header = wire.read(NAME, metadata_only=True)[0].header
     header.process_id.CopyFrom(broker.member.process_id)
@@ -278,7 +260,6 @@ def greeting(cluster: EmbeddedCluster, broker: ClusterBroker, begin: int, end: i
 
 
 def test_wrong_route(cluster: EmbeddedCluster) -> None:
-    """A primary of an older route is told the new one, and none of its content is taken."""
     replica = cluster.replicas(NAME)[0]
     request = greeting(cluster, replica, 0, 0)
     request.header.route.primary = 1 - request.header.route.primary
@@ -288,7 +269,7 @@ def test_wrong_route(cluster: EmbeddedCluster) -> None:
 
 
 def test_replica_answers_proposals(cluster: EmbeddedCluster) -> None:
-    """A replica agrees to an empty extent further on, answers others with its own, keeps nothing staged."""
+    """A replica accepts an empty extent at a higher offset, answers others with its own, stages nothing."""
     replica = cluster.replicas(NAME)[0]
     agreed = replicate(replica, greeting(cluster, replica, 7, 7), pb.ReplicateRequest(content=b"lost"))
     assert [answer.status for answer in agreed] == [pb.OK]
@@ -300,7 +281,6 @@ def test_replica_answers_proposals(cluster: EmbeddedCluster) -> None:
 
 
 def test_replicas_are_identical(cluster: EmbeddedCluster) -> None:
-    """All members have the same bytes, fragments and registers after each append."""
     author = labels(("author", "me"))
     for number in range(5):
         append(cluster.brokers[number % 3], b"%d," % number * 1000, union_registers=author)
@@ -312,7 +292,6 @@ def test_replicas_are_identical(cluster: EmbeddedCluster) -> None:
 
 
 def test_rolled_back_append_is_nowhere(cluster: EmbeddedCluster, stranger: Wire) -> None:
-    """An append that breaks off, proxied or not, leaves nothing at any member."""
     for broker in (cluster.primary(NAME), cluster.others(NAME)[0]):
         with Wire(broker.endpoint) as wire, pytest.raises(grpc.RpcError, match="unexpected EOF"):
             wire.send([pb.AppendRequest(journal=NAME), pb.AppendRequest(content=b"lost")])
@@ -324,7 +303,6 @@ def test_rolled_back_append_is_nowhere(cluster: EmbeddedCluster, stranger: Wire)
 
 
 def test_kill_of_the_primary_in_an_append(cluster: EmbeddedCluster) -> None:
-    """The append under way fails and leaves nothing; what was answered is there, and appends go on."""
     append(cluster.primary(NAME), b"kept,", union_registers=labels(("author", "me")))
     primary, replica, stranger = cluster.primary(NAME), cluster.replicas(NAME)[0], cluster.others(NAME)[0]
     messages: queue.Queue[pb.AppendRequest] = queue.Queue()
@@ -346,7 +324,6 @@ def test_kill_of_the_primary_in_an_append(cluster: EmbeddedCluster) -> None:
 
 @pytest.mark.parametrize("harm", ["kill", "stop"])
 def test_one_replica_after_the_other(cluster: EmbeddedCluster, harm: str) -> None:
-    """Brokers go and come back in turn, until none of the first members is left; every byte stays."""
     expected = b""
     for number in range(6):
         broker = cluster.primary(NAME)
@@ -365,7 +342,6 @@ def test_one_replica_after_the_other(cluster: EmbeddedCluster, harm: str) -> Non
 
 
 def test_lone_replica_hands_over(tmp_path: Path) -> None:
-    """A journal without other replicas moves with its broker's stop: bytes, offset and registers."""
     with running(tmp_path, replication=1) as cluster:
         first = cluster.primary(NAME)
         append(first, b"moved,", union_registers=labels(("author", "me")))
@@ -378,7 +354,7 @@ def test_lone_replica_hands_over(tmp_path: Path) -> None:
 
 
 def test_hung_replica(cluster: EmbeddedCluster) -> None:
-    """An append waits for a replica that hangs; once its lease lapses another takes its place."""
+    """An append waits for a replica that hangs; when its lease expires, another one replaces it."""
     append(cluster.primary(NAME), b"one,")
     hung = cluster.replicas(NAME)[0]
     hung.hang()
@@ -393,7 +369,6 @@ def test_hung_replica(cluster: EmbeddedCluster) -> None:
 
 
 def test_hung_broker_answers_nothing(cluster: EmbeddedCluster) -> None:
-    """Calls to a broker that hangs end at their deadline, and are answered once it goes on."""
     broker = cluster.others(NAME)[0]
     broker.hang()
     with Client(broker.endpoint, timeout_s=0.3) as client, pytest.raises(UnavailableError):
@@ -405,7 +380,7 @@ def test_hung_broker_answers_nothing(cluster: EmbeddedCluster) -> None:
 
 
 def test_partitioned_replica(cluster: EmbeddedCluster) -> None:
-    """Nothing is appended that a replica out of reach would miss, until it is back or given up."""
+    """No append commits without an unreachable replica, until that is back or its lease has expired."""
     append(cluster.primary(NAME), b"one,")
     cut = cluster.replicas(NAME)[0]
     cut.partition()
@@ -422,7 +397,7 @@ def test_partitioned_replica(cluster: EmbeddedCluster) -> None:
 
 
 def test_primary_restarts_at_its_port(cluster: EmbeddedCluster) -> None:
-    """F1: a client of one broker only goes on when that broker is killed and comes back."""
+    """F1: a client with a single address recovers when that broker is killed and comes back."""
     broker = cluster.primary(NAME)
     with client_of(broker) as client:
         client.append(NAME, b"before,")
@@ -434,7 +409,7 @@ def test_primary_restarts_at_its_port(cluster: EmbeddedCluster) -> None:
 
 
 def test_broker_gone_for_good(cluster: EmbeddedCluster) -> None:
-    """F2: a client of a broker that never comes back gives up at its deadline, and names the broker."""
+    """F2: a client of a broker that never comes back fails at its deadline, and names the broker."""
     broker = cluster.others(NAME)[0]
     with Client(broker.endpoint, timeout_s=1) as client:
         client.append(NAME, b"x")
@@ -444,7 +419,7 @@ def test_broker_gone_for_good(cluster: EmbeddedCluster) -> None:
 
 
 def test_proxy_dies_in_a_read(cluster: EmbeddedCluster) -> None:
-    """F6: a read whose proxy dies goes on at the very byte by way of another broker."""
+    """F6: a read whose proxy dies continues at the same byte through another broker."""
     content = bytes(range(256)) * 4096
     append(cluster.primary(NAME), content)
     proxy = cluster.others(NAME)[0]
@@ -459,7 +434,7 @@ def test_proxy_dies_in_a_read(cluster: EmbeddedCluster) -> None:
 
 
 def test_assignment_moves_in_a_read(cluster: EmbeddedCluster) -> None:
-    """F11: a tailing read at a member that leaves ends cleanly, and the client goes on elsewhere."""
+    """F11: a tailing read at a member that leaves ends cleanly, and the client continues elsewhere."""
     append(cluster.primary(NAME), b"before,")
     leaving = cluster.replicas(NAME)[0]
     with Wire(leaving.endpoint) as wire, client_of(leaving, cluster.primary(NAME)) as client:
@@ -473,9 +448,9 @@ def test_assignment_moves_in_a_read(cluster: EmbeddedCluster) -> None:
 
 
 def test_appends_and_reads_while_brokers_die(tmp_path: Path) -> None:
-    """Primaries are killed and moved under appends and reads: nothing answered is lost or out of order.
+    """Primaries are killed and moved during appends and reads: acknowledged bytes stay, in order.
 
-    An append that failed may be there as well, for it is tried again: once more, and before the next.
+    A failed append is retried and may be there as well: at most twice, and before the next one.
     """
     with running(tmp_path, replication=2) as cluster:
         first, second, third = cluster.brokers
@@ -516,7 +491,7 @@ def test_appends_and_reads_while_brokers_die(tmp_path: Path) -> None:
 
 
 def test_cluster_with_keys(tmp_path: Path) -> None:
-    """Brokers sign what they pass on and replicate: a token for appends is all a client needs to append."""
+    """Brokers sign what they proxy and replicate, so a client needs only a token for appends."""
     keys = "c2VjcmV0LWtleS1vZi10aGUtdGVzdHMtYW5kLW5vLW9uZS1lbHNl"
     with EmbeddedCluster(tmp_path, brokers=3, replication=2, auth_keys=keys) as cluster:
         with Client(cluster.endpoints[0], auth_keys=keys) as client:
@@ -532,7 +507,6 @@ def test_cluster_with_keys(tmp_path: Path) -> None:
 
 
 def test_suspended_journals_lose_and_regain_members(cluster: EmbeddedCluster) -> None:
-    """A suspended journal keeps one member or none, and an append brings them back, at the same offset."""
     append(cluster.primary(NAME), b"first")
     now = pb.AppendRequest.SUSPEND_NOW
     with Wire(cluster.endpoints[0]) as wire:

@@ -1,4 +1,4 @@
-"""Shows that no order of appends, rolls, moves, kills, restarts and reads loses, doubles or moves a byte."""
+"""No order of appends, rolls, moves, kills, restarts and reads loses, duplicates or moves a byte."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ which_broker = st.integers(0, BROKERS - 1)
 
 @dataclass
 class Reader:
-    """A reader somewhere in the journal, that goes on at whichever broker it is told to."""
-
     offset: int = 0
 
 
@@ -47,16 +45,14 @@ class ClusterMachine(RuleBasedStateMachine):
         self.away: ClusterBroker | None = None
 
     def teardown(self) -> None:
-        """End the brokers."""
         self.exit.close()
 
     @initialize()
     def create(self) -> None:
-        """Make the journal. Fragments are small, so that appends roll by themselves, too."""
+        """Create the journal. Fragments are small, so that appends roll by themselves, too."""
         self.wires[0].create(spec(NAME, length=1024, replication=2))
 
     def wire(self, which: int) -> Wire:
-        """Return a connection to a broker that runs."""
         broker = self.cluster.brokers[which]
         return self.wires[(which + 1) % BROKERS if broker is self.away else which]
 
@@ -66,7 +62,7 @@ class ClusterMachine(RuleBasedStateMachine):
         author=st.sampled_from(["", "x", "y"]),
     )
     def append(self, which: int, content: bytes, author: str) -> None:
-        """Append at any broker, if need be again: one that has just come back may be slow to be reached."""
+        """Append at any broker; retry, because a broker that has just come back may not be reachable yet."""
         registers = pb.LabelSet(labels=[pb.Label(name="author", value=author)]) if author else None
         answer = _reached(lambda: self.wire(which).append(NAME, content, union_registers=registers))
         assert pb.Status.Name(answer.status) == "OK"
@@ -77,7 +73,6 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=which_broker, content=st.binary(min_size=1, max_size=600))
     def break_off(self, which: int, content: bytes) -> None:
-        """Send content and no commit."""
         with ExitStack() as stack:
             try:
                 self.wire(which).send([pb.AppendRequest(journal=NAME), pb.AppendRequest(content=content)])
@@ -88,7 +83,6 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=which_broker)
     def barrier(self, which: int) -> None:
-        """An empty append tells the true head, wherever it is asked."""
         answer = _reached(lambda: self.wire(which).append(NAME))
         assert (answer.status, answer.commit.end) == (pb.OK, len(self.committed))
 
@@ -103,7 +97,7 @@ class ClusterMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.away is None)
     @rule(which=which_broker, harm=st.sampled_from(["kill", "stop"]))
     def lose(self, which: int, harm: str) -> None:
-        """Take one broker away; the third takes its place where it was a member."""
+        """Stop one broker; the third replaces it where it was a member."""
         self.away = self.cluster.brokers[which]
         getattr(self.away, harm)()
 
@@ -116,7 +110,6 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(which=which_broker, reader=st.integers(0, 1))
     def read_on(self, which: int, reader: int) -> None:
-        """Read what a broker has now: it goes on exactly where the reader stood, and ends before the head."""
         one = self.readers[reader]
         for message in _reached(lambda: self.wire(which).read(NAME, offset=one.offset)):
             assert message.offset == one.offset
@@ -126,7 +119,6 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @invariant()
     def members_agree(self) -> None:
-        """All members have the same extent and registers, once they were made to agree."""
         slots = self.cluster.slots(NAME)
         if self.committed and slots:
             held = [
@@ -139,14 +131,13 @@ class ClusterMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.committed)
     @rule(which=which_broker)
     def read_all(self, which: int) -> None:
-        """Every broker comes to serve every acknowledged byte, once the store's files are listed."""
         whole = self.committed
         self.roll()
         wait_for(lambda: self.wire(which).content(NAME) == whole, "the whole journal")
 
 
 def _reached(call: Callable[[], Any]) -> Any:
-    """Call until the broker can be reached: calls refused before they began are made again."""
+    """Call until the broker can be reached; repeat calls that were refused before they began."""
     answers: list[Any] = []
 
     def attempt() -> bool:

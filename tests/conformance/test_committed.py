@@ -1,4 +1,4 @@
-"""What Gazette's publishers commit, and only that, our readers deliver: as a library and as a command."""
+"""Our readers deliver exactly what Gazette's publishers commit: as a library and as a command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ORDERS = [
     "a acknowledge 0",
     "a repeat 0",
     "c committed 5",
-    "b forget 0",  # What it has published is never acknowledged.
+    "b forget 0",  # Its published messages are never acknowledged.
     "b uncommitted 6",
     "a uncommitted 7",
     "a repeat 0",  # As after a crash: what was published since is lost.
@@ -51,7 +51,7 @@ COMMITTED = [3, 1, 4, 0, 5, 6, 0, 8, 0]
 
 
 def publish(broker: BrokerHandle, journal: str, orders: Sequence[str]) -> None:
-    """Have Go's publishers carry out orders: ``name what number``."""
+    """Let Go's publishers run orders of the form ``name what number``."""
     lines = [
         json.dumps({"Publisher": name, "Do": what, "Number": int(number)})
         for name, what, number in map(str.split, orders)
@@ -61,12 +61,11 @@ def publish(broker: BrokerHandle, journal: str, orders: Sequence[str]) -> None:
 
 
 def create(client: Client, name: str, content_type: str) -> None:
-    """Create a journal of messages."""
     client.create_journals(spec(name, labels=labels(("content-type", content_type))))
 
 
 def number(envelope: Envelope) -> int:
-    """Return the number of a message, 0 of an acknowledgement."""
+    """Return the number of a message, or 0 of an acknowledgement."""
     record = bytes(envelope.message)
     found = json.loads(record).get("number", 0) if record[:1] == b"{" else (record[19:] or b"\0")[0]
     is_ack = split_uuid(envelope.message.get_uuid())[2] == ACK_TXN
@@ -81,7 +80,6 @@ def number(envelope: Envelope) -> int:
 def test_gos_transactions(
     broker: BrokerHandle, client: Client, journal_name: str, content_type: str, ring: int
 ) -> None:
-    """What Go's publishers commit comes once; what they lost or did not finish does not, until they do."""
     create(client, journal_name, content_type)
     publish(broker, journal_name, ORDERS)
     sequencer = Sequencer(ring_messages=ring)
@@ -96,7 +94,6 @@ def test_gos_transactions(
 
 
 def test_a_reader_that_waits(broker: BrokerHandle, client: Client, journal_name: str) -> None:
-    """A blocking reader delivers a transaction when it is acknowledged, and ends when it is closed."""
     create(client, journal_name, CONTENT_TYPE_NDJSON)
     publish(broker, journal_name, ["a uncommitted 1", "a acknowledge 0"])
     with read_committed(client, journal_name, block=True) as reader:
@@ -110,7 +107,6 @@ def test_a_reader_that_waits(broker: BrokerHandle, client: Client, journal_name:
 def test_the_command_writes_committed_frames(
     broker: BrokerHandle, client: Client, journal_name: str, run: Command
 ) -> None:
-    """With read_committed the command writes the frames of committed messages, without acknowledgements."""
     create(client, journal_name, CONTENT_TYPE_NDJSON)
     publish(broker, journal_name, ORDERS)
     framing = framing_by_content_type(CONTENT_TYPE_NDJSON)
@@ -130,7 +126,6 @@ def test_the_command_writes_committed_frames(
 def test_the_command_waits_for_acknowledgements(
     broker: BrokerHandle, client: Client, journal_name: str, run: Command
 ) -> None:
-    """With --block the command writes a transaction when it is acknowledged, until a signal."""
     create(client, journal_name, CONTENT_TYPE_NDJSON)
     publish(broker, journal_name, ["a uncommitted 1", "b committed 2"])
     command = ["read", journal_name, "--isolation-level", "read_committed", "--block"]
@@ -143,7 +138,6 @@ def test_the_command_waits_for_acknowledgements(
 
 
 def test_attached_uuids(client: Client, wire: Wire, journal_name: str, run: Command) -> None:
-    """Lines that ``gazctl attach-uuids`` stamped, and that were appended twice, are read once."""
     attached = subprocess.run(
         [str(find_binary("gazctl")), "attach-uuids"],
         input=b'one,"1"\ntwo,2\n',
@@ -163,7 +157,6 @@ def test_attached_uuids(client: Client, wire: Wire, journal_name: str, run: Comm
 
 
 def test_a_place_of_ones_own(client: Client, wire: Wire, journal_name: str, run: Command) -> None:
-    """--uuid-path says where UUIDs are; messages without one are written as they come."""
     create(client, journal_name, CONTENT_TYPE_NDJSON)
     stamp = uuid.UUID("04c29687-833b-11ee-8000-010203040506")
     line = b'{"id":"%b"}\n' % str(stamp).encode()
@@ -190,7 +183,6 @@ def test_a_place_of_ones_own(client: Client, wire: Wire, journal_name: str, run:
 def test_refusals_of_the_command(
     client: Client, journal_name: str, run: Command, options: list[str], says: str
 ) -> None:
-    """Options that contradict each other are told before anything is read."""
     create(client, journal_name, CONTENT_TYPE_NDJSON)
     refused = run("read", journal_name, *options)
     assert refused.exit_code != 0
@@ -199,7 +191,6 @@ def test_refusals_of_the_command(
 
 @pytest.mark.brokers("embedded")
 def test_other_journals_have_no_messages(client: Client, journal_name: str, run: Command) -> None:
-    """A journal whose label names no framing of messages is an error with the labels that do."""
     client.create_journals(spec(journal_name))
     refused = run("read", journal_name, "--isolation-level", "read_committed")
     assert refused.exit_code == 1

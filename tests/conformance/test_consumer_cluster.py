@@ -1,4 +1,4 @@
-"""Processes that share the shards of an application, by the keys in Etcd that Gazette's own consumers use."""
+"""Processes that share the shards of an application, by the same keys in Etcd as Gazette's own consumers."""
 
 from __future__ import annotations
 
@@ -63,19 +63,14 @@ Change = pc.ApplyRequest.Change
 
 @dataclass
 class TimedTotals(Totals):
-    """Notes when stores are opened."""
-
     opened_s: list[float] = field(default_factory=list)
 
     def new_store(self, shard: Shard) -> RemoteStore:
-        """Return the shard's store."""
         self.opened_s.append(time.monotonic())
         return super().new_store(shard)
 
 
 class Peer:
-    """A member in this process, with its service."""
-
     def __init__(
         self,
         etcd_urls: Sequence[str],
@@ -97,15 +92,13 @@ class Peer:
         self.shards = ShardClient(self.server.endpoint, timeout_s=60)
 
     def runs(self) -> dict[str, int]:
-        """Return the status of each shard that runs here."""
         return {shard: running.status.code for shard, running in self.host._shards.by_id().items()}
 
     def primaries(self) -> list[str]:
-        """Return the shards that this member is the primary of."""
         return sorted(shard for shard, code in self.runs().items() if code == pc.ReplicaStatus.PRIMARY)
 
     def close(self) -> None:
-        """End it without a hand-over."""
+        """End the member without a hand-over."""
         self.shards.close()
         self.host.close()
         self.server.stop()
@@ -113,8 +106,6 @@ class Peer:
 
 
 class Rig:
-    """Members of one application, whose state is in a database."""
-
     def __init__(self, broker: DeployedBroker, client: Client, prefix: str) -> None:
         self.broker, self.client = broker, client
         self.prefix = f"/tests/{prefix.strip('/')}"
@@ -125,7 +116,6 @@ class Rig:
         self.peers: list[Peer] = []
 
     def add(self, *etcd_urls: str, lease_s: int = 20) -> Peer:
-        """Have another member join, by Etcd at other URLs if there are some."""
         app = TimedTotals(self.database, refuses="boom", refuses_by=self.refuses_by)
         name = f"member-{len(self.peers)}"
         urls = etcd_urls or (self.broker.etcd_url,)
@@ -133,17 +123,14 @@ class Rig:
         return self.peers[-1]
 
     def specs(self, count: int) -> list[pc.ShardSpec]:
-        """Return the specs of shards that all read one journal."""
         return [shard_spec(f"shard-{n}", [self.journal], max_txn_s=0.1) for n in range(count)]
 
     def publish(self, key: str) -> int:
-        """Publish a committed message, and return its end."""
         return publish_number(self.client, self.journal, key)
 
 
 @pytest.fixture
 def rig(deployed_broker: DeployedBroker, fresh_prefix: str) -> Iterator[Rig]:
-    """A cluster without members."""
     with Client(deployed_broker.endpoint) as client:
         made = Rig(deployed_broker, client, fresh_prefix)
         yield made
@@ -152,7 +139,6 @@ def rig(deployed_broker: DeployedBroker, fresh_prefix: str) -> Iterator[Rig]:
 
 
 def test_shards_are_spread_and_found_from_anywhere(rig: Rig) -> None:
-    """Each member runs its share; any one answers Stat of any shard, and takes changes, which last."""
     first, second = rig.add(), rig.add()
     revision = first.shards.apply([Change(upsert=spec) for spec in rig.specs(4)])
     wait_until("all run", lambda: len(first.primaries()) == len(second.primaries()) == 2)
@@ -166,7 +152,7 @@ def test_shards_are_spread_and_found_from_anywhere(rig: Rig) -> None:
     assert [shard.spec.id for shard in first.shards.list_shards()] == ["shard-1", "shard-2", "shard-3"]
     with pytest.raises(ShardNotFoundError):
         first.shards.stat("shard-0")
-    # Nobody was there for a while: the specs are in Etcd.
+    # No member runs for a while, but Etcd keeps the specs.
     for peer in rig.peers:
         peer.close()
     third = rig.add()
@@ -175,7 +161,6 @@ def test_shards_are_spread_and_found_from_anywhere(rig: Rig) -> None:
 
 
 def test_gazettes_command_works_at_any_member(rig: Rig) -> None:
-    """It lists all shards and their lag, applies specs, deletes what no hints need, and unassigns."""
     first, second = rig.add(), rig.add()
     first.shards.apply([Change(upsert=spec) for spec in rig.specs(2)])
     wait_until("both run", lambda: len(first.primaries()) == len(second.primaries()) == 1)
@@ -207,7 +192,6 @@ def test_gazettes_command_works_at_any_member(rig: Rig) -> None:
 
 
 def test_a_member_that_leaves_hands_its_shards_over(rig: Rig) -> None:
-    """The others have caught up before it stops, and its last transaction counts once."""
     first = rig.add()
     first.shards.apply([Change(upsert=spec) for spec in rig.specs(2)])
     wait_until("it runs both", lambda: len(first.primaries()) == 2)
@@ -227,7 +211,6 @@ def test_a_member_that_leaves_hands_its_shards_over(rig: Rig) -> None:
 
 
 def test_a_lease_that_is_lost(rig: Rig) -> None:
-    """Its shards stop here before they run elsewhere; the process becomes a member again by itself."""
     first = rig.add()
     first.shards.apply([Change(upsert=spec) for spec in rig.specs(1)])
     wait_until("it runs", lambda: first.primaries() == ["shard-0"])
@@ -243,7 +226,6 @@ def test_a_lease_that_is_lost(rig: Rig) -> None:
 
 
 def test_a_shard_that_fails_says_so_everywhere(rig: Rig) -> None:
-    """Its status has the error and the restart; unassigned, it starts again, on whichever member."""
     first, second = rig.add(), rig.add()
     first.shards.apply([Change(upsert=spec) for spec in rig.specs(1)])
     wait_until("it runs", lambda: first.primaries() + second.primaries() == ["shard-0"])
@@ -259,7 +241,7 @@ def test_a_shard_that_fails_says_so_everywhere(rig: Rig) -> None:
 
 
 def test_a_permanent_error_of_the_application(rig: Rig) -> None:
-    """Any member says so. The shard starts again only when its spec is applied, or it is unassigned."""
+    """Any member lists the error. The shard starts again only after an apply or an unassignment."""
     rig.refuses_by = PermanentError
     first, second = rig.add(), rig.add()
     (spec,) = rig.specs(1)
@@ -288,8 +270,8 @@ def test_a_permanent_error_of_the_application(rig: Rig) -> None:
     wait_until("it failed again", lambda: has_failed(2))
 
     def unassigned() -> bool:
-        # The failure that was listed may be the one before. The status that Etcd gets meanwhile is another
-        # revision, which is refused.
+        # The listed failure may be the previous one. Etcd then has a newer status with another revision, and
+        # refuses the unassignment.
         with suppress(ShardTransactionFailedError):
             return second.shards.unassign(["shard-0"], only_failed=True) == ["shard-0"]
         return False
@@ -299,7 +281,7 @@ def test_a_permanent_error_of_the_application(rig: Rig) -> None:
 
 
 def test_changes_that_etcd_has_forgotten(rig: Rig) -> None:
-    """A mirror that could not see changes, which are compacted meanwhile, reads all keys again."""
+    """A mirror that missed changes, which were compacted meanwhile, reads all keys again."""
     peer = rig.add()
     peer.shards.apply([Change(upsert=spec) for spec in rig.specs(2)])
     with (
@@ -321,7 +303,6 @@ def test_changes_that_etcd_has_forgotten(rig: Rig) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("restored", [False, True], ids=["its data is lost", "restored from a backup"])
 def test_etcd_comes_back_with_other_data(rig: Rig, tmp_path: Path, restored: bool) -> None:
-    """All members notice, end their shards and join again; no shard is run by two of them."""
     data, backup = tmp_path / "own", tmp_path / "backup"
     etcd = EtcdProcess(tmp_path)
     try:
@@ -331,7 +312,7 @@ def test_etcd_comes_back_with_other_data(rig: Rig, tmp_path: Path, restored: boo
         etcd.kill()
         shutil.copytree(data, backup)
         etcd.start()
-        # It takes a shard over that the backup has at another member.
+        # The third member takes over a shard that the backup assigns to another member.
         third = rig.add(etcd.url, lease_s=4)
         wait_until("each runs one", lambda: all(len(peer.primaries()) == 1 for peer in rig.peers))
 
@@ -363,13 +344,12 @@ def test_etcd_comes_back_with_other_data(rig: Rig, tmp_path: Path, restored: boo
 
 
 def leases_of(peers: Sequence[Peer]) -> set[int]:
-    """Return the leases of members, by what each of them knows of itself."""
     return {peer.host._membership.lease for peer in peers if peer.host._membership is not None}
 
 
 @contextmanager
 def counting_primaries(peers: Sequence[Peer]) -> Iterator[Counter[str]]:
-    """Yield how many members took themselves for the primary of each shard at a time, at most."""
+    """Yield the highest number of members that were primary of each shard at the same time."""
     counted, ended = Counter[str](), threading.Event()
 
     def count() -> None:
@@ -387,7 +367,7 @@ def counting_primaries(peers: Sequence[Peer]) -> Iterator[Counter[str]]:
 
 
 def test_etcd_is_killed_and_started_again(rig: Rig, tmp_path: Path) -> None:
-    """Shards run on meanwhile, and members stay members: leases last longer than that takes."""
+    """Shards continue, and members keep their leases, which outlast the outage."""
     etcd = EtcdProcess(tmp_path)
     try:
         first, second = rig.add(etcd.url), rig.add(etcd.url)
@@ -401,7 +381,7 @@ def test_etcd_is_killed_and_started_again(rig: Rig, tmp_path: Path) -> None:
                 (shard,) = peer.primaries()
                 assert peer.shards.stat(shard, {rig.journal: end}).read_through == {rig.journal: end}
 
-        publish()  # A shard that has read a message has stored its hints, which it cannot without Etcd.
+        publish()  # A shard that has read a message has stored its hints, which needs Etcd.
         etcd.kill()
         publish()
         etcd.start()
@@ -416,7 +396,6 @@ def test_etcd_is_killed_and_started_again(rig: Rig, tmp_path: Path) -> None:
 
 
 def test_an_etcd_of_three_members(rig: Rig, tmp_path: Path) -> None:
-    """Its leader moves, and is killed and started again: nothing stops, and changes are made."""
     with EtcdCluster(tmp_path) as etcd:
         first, second = rig.add(*etcd.urls, lease_s=10), rig.add(*etcd.urls, lease_s=10)
         specs = rig.specs(4)
@@ -425,13 +404,12 @@ def test_an_etcd_of_three_members(rig: Rig, tmp_path: Path) -> None:
         leases = {member.lease for member in first.host._mirror.state.members.values()}
 
         def is_applied(spec: pc.ShardSpec) -> bool:
-            # Etcd loses changes without an answer when its leader changes. A user applies them again.
+            # Etcd may lose a change without an answer when its leader changes. A user applies it again.
             with suppress(UnavailableError):
                 return second.shards.apply([Change(upsert=spec, expect_mod_revision=-1)]) > 0
             return False
 
         def use(count: int) -> None:
-            """Add a shard, and see that those that there are read on."""
             wait_until("the new one is applied", lambda: is_applied(specs[count - 1]))
             wait_until("it runs", lambda: len(first.primaries() + second.primaries()) == count)
             end = rig.publish("a")
@@ -454,7 +432,7 @@ def test_an_etcd_of_three_members(rig: Rig, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [pytest.param("refused", marks=pytest.mark.soak), "silent"])
 def test_a_member_that_cannot_reach_etcd(rig: Rig, fault: str) -> None:
-    """It stops being primary before its lease can be given to others, and is a member again afterwards."""
+    """It stops being primary before its lease can expire, and joins again afterwards."""
     with TcpProxy(rig.broker.etcd_url) as proxy:
         first = rig.add(proxy.endpoint, lease_s=LEASE_S)
         first.shards.apply([Change(upsert=spec) for spec in rig.specs(1)])
@@ -493,7 +471,6 @@ def test_a_member_that_cannot_reach_etcd(rig: Rig, fault: str) -> None:
 def test_three_replicas_of_one_command(
     deployed_broker: DeployedBroker, fresh_prefix: str, tmp_path: Path
 ) -> None:
-    """Whichever of three equal processes is killed, or told to end, the others go on."""
     with Client(deployed_broker.endpoint) as client:
         path, specs = specs_file(client, fresh_prefix, tmp_path)
     prefix = f"/tests/{fresh_prefix.strip('/')}"
@@ -506,7 +483,7 @@ def test_three_replicas_of_one_command(
         for name in ("py-1", "py-2", "py-3")
     ]
     with running(members):
-        # One that is starting does not know signals yet.
+        # A process that is still starting does not handle signals yet.
         observer.wait_joined(members)
         wait_until("they run", lambda: observer.serves(len(specs)))
         lost = observer.leases("py-1")
@@ -531,7 +508,6 @@ KILLS = 50
 def test_how_long_a_shard_has_no_primary(
     deployed_broker: DeployedBroker, fresh_prefix: str, hot_standbys: int, tmp_path: Path
 ) -> None:
-    """Primaries are killed one after the other, and each time another member soon is one. Sums are right."""
     prefix, etcd_url = f"/tests/{fresh_prefix.strip('/')}", deployed_broker.etcd_url
     with Client(deployed_broker.endpoint) as client:
         path, specs = specs_file(client, fresh_prefix, tmp_path, hot_standbys=hot_standbys)
@@ -550,12 +526,12 @@ def test_how_long_a_shard_has_no_primary(
             while len(took_s) < KILLS:
                 observer.wait_joined(list(members.values()))
                 wait_until("they run", lambda: observer.serves(len(specs)))
-                # Members renew their leases at the same time if they are started at the same time.
+                # Members that start together renew their leases together, so vary the time of the kill.
                 threading.Event().wait(random.uniform(0, LEASE_S / 4))
                 wait_until("standbys have caught up", lambda: observer.is_steady(hot_standbys))
                 primary = observer.primary(random.choice(specs).id)
                 if not primary:
-                    continue  # Its shard moves just now.
+                    continue  # The shard is moving right now.
                 lost = observer.leases(primary)
                 members[primary].send(signal.SIGKILL)
                 took_s.append(observer.wait_served(list(members.values()), lost, SERVED_S))
@@ -574,7 +550,6 @@ ETCD_FAULTS = ("move the leader", "kill the leader", "kill a follower", "stop th
 def test_members_of_etcd_fail_under_load(
     deployed_broker: DeployedBroker, fresh_prefix: str, stream_minutes: float, tmp_path: Path
 ) -> None:
-    """Etcd's leader moves, its members are killed or hang, and often a member of the consumer dies then."""
     prefix = f"/tests/{fresh_prefix.strip('/')}"
     with Client(deployed_broker.endpoint) as client, EtcdCluster(tmp_path) as etcd:
         path, specs = specs_file(client, fresh_prefix, tmp_path, hot_standbys=1)
@@ -630,7 +605,6 @@ FAULTS = ("SIGKILL", "SIGTERM", "SIGSTOP")
 def test_gazettes_members_and_ours_share_shards(
     deployed_broker: DeployedBroker, fresh_prefix: str, stream_minutes: float, tmp_path: Path
 ) -> None:
-    """Members of both kinds are failed at random. Sums are right, and shards soon have primaries again."""
     prefix, etcd_url = f"/tests/{fresh_prefix.strip('/')}", deployed_broker.etcd_url
     with Client(deployed_broker.endpoint) as client:
         path, specs = specs_file(client, fresh_prefix, tmp_path, hot_standbys=1)
@@ -652,7 +626,7 @@ def test_gazettes_members_and_ours_share_shards(
             until_s = time.monotonic() + 60 * max(1, stream_minutes)
             while time.monotonic() < until_s:
                 leaders.add(observer.leader()[:2])
-                # At most one is away at a time.
+                # At most one member is away at a time.
                 observer.wait_joined(members)
                 wait_until("standbys have caught up", lambda: observer.is_steady(1))
                 member, fault = random.choice(members), random.choice(FAULTS)
@@ -660,7 +634,7 @@ def test_gazettes_members_and_ours_share_shards(
                 thread = threading.Thread(target=fail, args=(member, fault))
                 thread.start()
                 if fault == "SIGTERM":
-                    # It runs its shards until others have taken them.
+                    # It runs its shards until other members have taken them over.
                     seconds = observer.wait_served(members, set(), SERVED_S, at_least_s=3)
                     wait_until("it has left", lambda: not leases & observer.leases(member.name))  # noqa: B023
                 else:

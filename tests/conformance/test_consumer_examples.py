@@ -1,4 +1,4 @@
-"""The examples of the package do what they say, on a local host that keeps its state in recovery logs."""
+"""The package's examples do what they say, on a local host that keeps its state in recovery logs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ MOST_PAUSES_S = (0.1, 2, 10)
 
 
 def recorded_shard(client: Client, prefix: str, shard_id: str, *sources: str) -> pc.ShardSpec:
-    """Return the spec of a shard, whose recovery log is made."""
     client.create_journals(journal_spec(f"{prefix}logs/{shard_id}", labels=RECOVERY_LOG))
     return shard_spec(
         shard_id, sources, recovery_log_prefix=f"{prefix}logs", hint_prefix=f"/hints/{prefix.strip('/')}"
@@ -46,13 +45,11 @@ def recorded_shard(client: Client, prefix: str, shard_id: str, *sources: str) ->
 
 @pytest.fixture
 def publisher(client: Client) -> Iterator[Publisher]:
-    """A publisher of its own appends."""
     with AppendService(client, timeout_s=30) as service:
         yield Publisher(service)
 
 
 def test_word_count(client: Client, fresh_prefix: str, publisher: Publisher, tmp_path: Path) -> None:
-    """Who publishes a text and waits for it sees it counted, also on the next host."""
     journal = f"{fresh_prefix}ngrams"
     create_journals(client, journal)
     spec = recorded_shard(client, fresh_prefix, "word-count", journal)
@@ -67,7 +64,6 @@ def test_word_count(client: Client, fresh_prefix: str, publisher: Publisher, tmp
 
 
 def test_sessions(client: Client, fresh_prefix: str, publisher: Publisher) -> None:
-    """Each session that has ended is published once, although the shard is moved between its orders."""
     orders, summaries = f"{fresh_prefix}orders", f"{fresh_prefix}summaries"
     create_journals(client, orders, summaries)
     spec = recorded_shard(client, fresh_prefix, "sessions", orders)
@@ -92,7 +88,6 @@ def test_sessions(client: Client, fresh_prefix: str, publisher: Publisher) -> No
 
 
 def test_a_document_needs_a_recovery_log(client: Client, fresh_prefix: str) -> None:
-    """A shard whose spec names no recovery log fails, and says which journal it needs."""
     journal = f"{fresh_prefix}ngrams"
     create_journals(client, journal)
     with LocalHost(word_count.WordCount(), client, [shard_spec("word-count", [journal])]) as host:
@@ -103,7 +98,7 @@ def test_a_document_needs_a_recovery_log(client: Client, fresh_prefix: str) -> N
 def specs_file(
     client: Client, prefix: str, folder: Path, *, hot_standbys: int = 0
 ) -> tuple[Path, list[pc.ShardSpec]]:
-    """Make the journals of stream-sum, and a file of its shards, which begin where the journals end."""
+    """Create the journals of stream-sum and a file of its shards, which begin at the journals' ends."""
     specs = []
     for number, (journal, head) in enumerate(create_stream_journals(client).items()):
         specs.append(recorded_shard(client, prefix, f"stream-sum-{number}", journal))
@@ -115,7 +110,6 @@ def specs_file(
 
 
 def serving(specs: Path, broker: BrokerHandle) -> list[str]:
-    """Return the command that serves the shards of a file."""
     app = "gazette_spark.consumer.examples.stream_sum:StreamSum"
     command = [sys.executable, "-m", "gazette_spark.cli", "consumer", "serve", app, "--port", "0"]
     return [*command, "--specs", str(specs), "--broker", broker.endpoint]
@@ -126,7 +120,7 @@ def serving(specs: Path, broker: BrokerHandle) -> list[str]:
 def test_gos_chunker_finds_each_sum_right(
     broker: BrokerHandle, client: Client, fresh_prefix: str, stream_minutes: float, tmp_path: Path
 ) -> None:
-    """Gazette's acceptance test holds for hosts that are killed at work, one after the other."""
+    """Gazette's acceptance test passes with hosts that are killed at work, one after the other."""
     path, specs = specs_file(client, fresh_prefix, tmp_path)
     command = serving(path, broker)
     begin = client.write_head(SUMS_JOURNAL)
@@ -145,7 +139,6 @@ def test_gos_chunker_finds_each_sum_right(
 def test_shards_pass_between_gazettes_host_and_ours(
     deployed_broker: DeployedBroker, fresh_prefix: str, tmp_path: Path
 ) -> None:
-    """Each kind of host recovers what the other recorded before it was killed, and all sums are right."""
     with Client(deployed_broker.endpoint) as client:
         path, specs = specs_file(client, fresh_prefix, tmp_path)
         ours = [*serving(path, deployed_broker), "--hints", str(tmp_path / "hints")]
@@ -162,7 +155,6 @@ def test_shards_pass_between_gazettes_host_and_ours(
 
 @pytest.mark.brokers("embedded")
 def test_the_page_runs(broker: BrokerHandle, fresh_prefix: str) -> None:
-    """The application of docs/guides/applications.md adds an order, and its total is published."""
     text = (Path(__file__).parents[2] / "docs" / "guides" / "applications.md").read_text()
     section = text[text.index("## Write an application") : text.index("## Guarantees")]
     names: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""``gazette-spark consumer serve`` runs an application that others ask and change."""
+"""``gazette-spark consumer serve`` runs an application that other programs query and change."""
 
 from __future__ import annotations
 
@@ -73,8 +73,6 @@ class Counting(Application):
 
 
 class Process:
-    """A consumer with one shard, as a process of its own."""
-
     def __init__(self, broker: BrokerHandle, prefix: str, folder: Path, *options: str) -> None:
         self.journal = f"{prefix}numbers"
         (folder / "counting.py").write_text(APPLICATION)
@@ -105,7 +103,6 @@ class Process:
         self.environment["CONSUMER_ADDRESS"] = self.endpoint
 
     def publish(self, key: str) -> int:
-        """Publish a message, and return its end."""
         with AppendService(self.client, timeout_s=TIMEOUT_S) as service:
             publisher = Publisher(service)
             publisher.publish_committed(lambda _: (self.journal, NDJSON["content-type"]), number(key))
@@ -113,26 +110,22 @@ class Process:
         return self.client.write_head(self.journal)
 
     def run(self, *args: str) -> str:
-        """Run ``gazette-spark shards``."""
         done = CliRunner(env=self.environment).invoke(main, ["shards", *args])
         assert done.exit_code == 0, done.stderr
         return done.stdout
 
     def gazctl(self, *args: str) -> str:
-        """Run ``gazctl shards``."""
         command = [str(find_binary("gazctl")), "shards", *args]
         return subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, env=self.environment
         ).stdout
 
     def status(self) -> pc.ReplicaStatus:
-        """Return the shard's status, as gazctl sees it."""
         (shard,) = json.loads(self.gazctl("list", "-o", "json"))["shards"]
         (status,) = shard["status"]
         return pc.ReplicaStatus(code=status["code"], errors=status["errors"])
 
     def close(self) -> None:
-        """End it in any way."""
         self.client.close()
         self.process.kill()
         self.process.communicate(timeout=TIMEOUT_S)
@@ -140,14 +133,12 @@ class Process:
 
 @pytest.fixture
 def consumer(broker: BrokerHandle, fresh_prefix: str, tmp_path: Path) -> Iterator[Process]:
-    """A consumer that runs."""
     made = Process(broker, fresh_prefix, tmp_path)
     yield made
     made.close()
 
 
 def test_an_application_is_served(consumer: Process) -> None:
-    """Both commands see its shard, wait for what it reads, restart it when it failed; SIGTERM ends it."""
     end = consumer.publish("a")
     assert consumer.run("stat", "shard-000", "-r", f"{consumer.journal}={end}").split()[-2:] == [
         consumer.journal,
@@ -193,7 +184,6 @@ def test_an_application_is_served(consumer: Process) -> None:
     ],
 )
 def test_what_is_no_application(name: str, problem: str) -> None:
-    """It is wrong usage, which says what was expected."""
     done = CliRunner().invoke(main, ["consumer", "serve", name])
     assert done.exit_code == 2
     assert problem in " ".join(done.stderr.replace("│", " ").split())

@@ -1,4 +1,4 @@
-"""``gazette-spark offsets show --from-data`` says where a table's rows end, without Spark."""
+"""``gazette-spark offsets show --from-data`` finds where a table's rows end, without Spark."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from tests.rig.brokers import BrokerHandle
 
 @pytest.fixture
 def embedded_orders(embedded_broker: BrokerHandle, tmp_path: Path) -> Orders:
-    """A journal, and a table that holds nothing of it yet."""
     return Orders(embedded_broker, tmp_path)
 
 
 def test_where_rows_end_is_read_from_them(embedded_orders: Orders) -> None:
-    """The last record, read again, tells the end; other bytes there, or rows without origin, are errors."""
+    """The command reads the last record again to find its end; different bytes there are an error."""
     orders = embedded_orders
     show = ["offsets", "show", str(orders.table), "--from-data", "--broker", orders.broker.endpoint]
 

@@ -13,7 +13,7 @@ from tests.unit.table.test_delta_format import Stream
 
 
 def test_table_and_checkpoint_may_be_in_an_object_store(tmp_path: Path, object_store: ObjectStore) -> None:
-    """Commits are put on the condition that there is none; an answer that is lost decides nothing."""
+    """Each commit is a conditional PUT; if its answer is lost, the history shows whether it succeeded."""
     checkpoint = object_store.root / "checkpoint"
     options = {f"storage.{name.lower()}": value for name, value in object_store.options().items()}
     options |= {"path": f"s3a://{BUCKET}/orders", "checkpointLocation": f"s3a://{BUCKET}/checkpoint/"}

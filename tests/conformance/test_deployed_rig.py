@@ -1,4 +1,4 @@
-"""Shows that the real broker of the tests starts, works, and leaves no process behind."""
+"""The tests' real broker starts, works, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ DEADLINE_S = 30
 
 
 def test_gazctl_round_trip(deployed_broker: DeployedBroker, journal_name: str) -> None:
-    """Bytes that gazctl appends to a journal it applied are read back by it."""
     assert deployed_broker.apply_specs(SPEC.format(name=journal_name)) == [journal_name]
     selector = f"name={journal_name}"
     deployed_broker.gazctl("journals", "append", "-l", selector, input=b"one\ntwo\n")
@@ -46,21 +45,19 @@ def test_gazctl_round_trip(deployed_broker: DeployedBroker, journal_name: str) -
 
 
 def test_gazctl_failure_shows_its_text(deployed_broker: DeployedBroker) -> None:
-    """A failing gazctl command raises with what it printed."""
     with pytest.raises(ProcessError, match="empty ListResponse") as caught:
         deployed_broker.gazctl("journals", "append", "-l", "name=not/there", input=b"x")
     assert caught.value.program.startswith("gazctl journals append")
 
 
 def is_readable(handle: int) -> bool:
-    """Wait until there is something to read. By poll: select takes no handle above 1023."""
+    """Wait until the pipe has data. Uses poll, because select accepts no descriptor above 1023."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(DEADLINE_S * 1000))
 
 
 def test_children_die_with_their_owner(tmp_path: Path) -> None:
-    """Killing the process that owns a broker by SIGKILL ends broker, etcd and watcher."""
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path / "b")], stdout=subprocess.PIPE, text=True
     )
@@ -81,7 +78,6 @@ def test_children_die_with_their_owner(tmp_path: Path) -> None:
 
 
 def test_no_binaries_says_how_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the script that builds the programs, if they are not there."""
     monkeypatch.setattr("tests.rig.gazctl.__file__", str(tmp_path / "a" / "b" / "c.py"))
     with pytest.raises(BinaryNotFoundError, match=r"tests/deployed/build\.sh") as caught:
         find_binaries({"GAZETTE_SPARK_CACHE": str(tmp_path), "PATH": str(tmp_path)})

@@ -1,4 +1,4 @@
-"""Shows what the embedded broker promises beyond the protocol: it survives, ends, waits for nobody."""
+"""What the embedded broker promises beyond the protocol: it survives crashes, stops, and waits for nobody."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ DEADLINE_S = 30.0
 
 @contextmanager
 def serve(root: Path, *args: str, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run ``gazette-spark broker serve``; yield the process and its endpoint."""
     program = "from gazette_spark.cli.broker import broker; broker()"
     command = [sys.executable, "-c", program, "serve", f"--root={root}", f"--port={port}", *args]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -46,7 +45,6 @@ def serve(root: Path, *args: str, port: int = 0) -> Iterator[tuple[subprocess.Po
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly(tmp_path: Path, signum: signal.Signals) -> None:
-    """Interrupted or terminated, with a reader and a watcher waiting, the command ends with code 0."""
     with serve(tmp_path) as (process, endpoint), Wire(endpoint) as wire:
         wire.create(spec(NAME))
         reader = wire.open_read(NAME, block=True)
@@ -62,7 +60,6 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, signum: signal.Signals) -> Non
 @pytest.mark.parametrize("lives", [3, pytest.param(5, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("durability", ["--fsync", "--no-fsync"])
 def test_kill_in_the_middle_of_appends(tmp_path: Path, durability: str, lives: int) -> None:
-    """After SIGKILLs at random moments every answered append is there, in order, and none in part."""
     rng = random.Random(4)
     answered: list[bytes] = []
     number = 0
@@ -89,7 +86,7 @@ def test_kill_in_the_middle_of_appends(tmp_path: Path, durability: str, lives: i
     records = content.splitlines(keepends=True)
     known = set(answered)
     assert [record for record in records if record in known] == answered
-    # An append may have been committed and the answer lost; never more than one a life.
+    # An append may be committed although its answer was lost: at most one for each life of the broker.
     assert len(records) - len(answered) <= lives
     assert all(re.fullmatch(rb"\d+:x*\n", record) for record in records)
     assert response.commit.begin == len(content)
@@ -97,7 +94,6 @@ def test_kill_in_the_middle_of_appends(tmp_path: Path, durability: str, lives: i
 
 
 def test_restart_keeps_everything(tmp_path: Path) -> None:
-    """Specs, revisions, registers, head, stored and unstored bytes are the same after a stop."""
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(NAME, labels=labels(("content-type", "text/csv"))))
         wire.append(NAME, b"first", union_registers=labels(("author", "me")))
@@ -120,7 +116,6 @@ def test_restart_keeps_everything(tmp_path: Path) -> None:
 
 
 def test_kill_keeps_what_was_acknowledged(tmp_path: Path) -> None:
-    """A broker that is killed in its process leaves what SIGKILL leaves; an append under way is lost."""
     over = threading.Event()
 
     def unfinished() -> Iterator[pb.AppendRequest]:
@@ -147,7 +142,6 @@ def test_kill_keeps_what_was_acknowledged(tmp_path: Path) -> None:
 
 
 def test_a_root_in_use_is_refused(tmp_path: Path) -> None:
-    """A second broker on a root is refused with the first one's process; the first is not disturbed."""
     with serve(tmp_path) as (process, endpoint), Wire(endpoint) as wire:
         wire.create(spec(NAME))
         with pytest.raises(BrokerRootError, match=f"process {process.pid}"):
@@ -160,7 +154,6 @@ def test_a_root_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
-    """A broker on a taken port is refused, and its root is free again."""
     with EmbeddedBroker(tmp_path / "a") as broker:
         with pytest.raises(OptionError, match=str(broker.port)):
             EmbeddedBroker.start(tmp_path / "b", port=broker.port)
@@ -169,7 +162,6 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_stop_twice_and_start_again(tmp_path: Path) -> None:
-    """A stopped broker can be stopped again, and started again on the same port."""
     broker = EmbeddedBroker.start(tmp_path)
     port = broker.port
     broker.stop()
@@ -181,7 +173,6 @@ def test_stop_twice_and_start_again(tmp_path: Path) -> None:
 
 
 def test_a_stalled_append_lets_the_next_one_in(tmp_path: Path) -> None:
-    """A client that stalls in the middle of its append is ended soon, and the next append goes in."""
     release = threading.Event()
 
     def stalling() -> Iterator[pb.AppendRequest]:
@@ -206,7 +197,7 @@ def test_a_stalled_append_lets_the_next_one_in(tmp_path: Path) -> None:
 
 
 def test_waiting_readers_leave_threads_for_appends(tmp_path: Path) -> None:
-    """Appends go on beside as many tailing readers as a client may have; the next one is told to wait."""
+    """A client's tailing readers are limited in number; one more is refused with UNAVAILABLE."""
     with (
         EmbeddedBroker(tmp_path, serving=ServingSettings(threads=8)) as broker,
         Wire(broker.endpoint) as wire,
@@ -226,7 +217,7 @@ def test_waiting_readers_leave_threads_for_appends(tmp_path: Path) -> None:
 
 
 def reads(wire: Wire, expected: bytes) -> bool:
-    """Whether the journal can be read, and then as expected."""
+    """Return whether the journal can be read yet and has the expected content."""
     try:
         content = wire.content(NAME)
     except grpc.RpcError as error:
@@ -236,7 +227,6 @@ def reads(wire: Wire, expected: bytes) -> bool:
 
 
 def test_many_readers_see_the_same(tmp_path: Path) -> None:
-    """A hundred tailing readers each get every byte, in order, while appends go on."""
     contents = [b"%d," % number * 500 for number in range(30)]
     whole = b"".join(contents)
     got: list[bytes] = []
@@ -274,7 +264,6 @@ def test_pulse_stores_the_first_fragment(tmp_path: Path) -> None:
 
 
 def test_flush_stores_everything(tmp_path: Path) -> None:
-    """Every byte is in a store after a flush, and appends go on behind it."""
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(NAME), spec("embedded/other"))
         for name in (NAME, "embedded/other"):
@@ -288,7 +277,6 @@ def test_flush_stores_everything(tmp_path: Path) -> None:
 
 
 def test_missing_store_directory(tmp_path: Path) -> None:
-    """An append to a journal whose store is not there fails at once and says which directory to make."""
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(NAME, stores=["file:///not/there/"]))
         response = wire.append(NAME, b"x")
@@ -299,7 +287,6 @@ def test_missing_store_directory(tmp_path: Path) -> None:
 
 
 def test_a_journal_below_another_one(tmp_path: Path) -> None:
-    """Journals whose names extend another's keep their bytes apart, also stored and after a restart."""
     names = [NAME, f"{NAME}/part", f"{NAME}/part/deeper"]
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         wire.create(*map(spec, names))
@@ -318,7 +305,7 @@ def test_a_thousand_journals_are_listed_in_pages(tmp_path: Path) -> None:
     names = [f"embedded/many/{number:04d}" for number in range(1000)]
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         changes = [pb.ApplyRequest.Change(upsert=spec(name)) for name in names]
-        for start in range(0, len(changes), 100):  # A transaction takes 128 changes.
+        for start in range(0, len(changes), 100):  # A transaction accepts 128 changes.
             assert wire.apply(*changes[start : start + 100]).status == pb.OK
         messages = list(wire.stub.List(pb.ListRequest(), timeout=CALL_TIMEOUT_S))
     assert [journal.spec.name for message in messages for journal in message.journals] == names
@@ -327,7 +314,7 @@ def test_a_thousand_journals_are_listed_in_pages(tmp_path: Path) -> None:
 
 
 def test_replicate_is_not_offered(tmp_path: Path) -> None:
-    """Replicate answers UNIMPLEMENTED: this broker has no peers."""
+    """Replicate answers UNIMPLEMENTED, because this broker has no peers."""
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         with pytest.raises(grpc.RpcError) as caught:
             list(wire.stub.Replicate(iter([pb.ReplicateRequest()]), timeout=CALL_TIMEOUT_S))
@@ -335,7 +322,7 @@ def test_replicate_is_not_offered(tmp_path: Path) -> None:
 
 
 def test_a_brokers_own_maximum_rate(tmp_path: Path) -> None:
-    """The broker's maximum rate holds back journals that have one, and no others."""
+    """The broker's maximum rate limits only journals whose specs have a maximum rate."""
     with (
         EmbeddedBroker(tmp_path, serving=ServingSettings(max_append_rate=200_000)) as broker,
         Wire(broker.endpoint) as wire,
@@ -347,7 +334,6 @@ def test_a_brokers_own_maximum_rate(tmp_path: Path) -> None:
 
 
 def test_the_command_takes_every_option(tmp_path: Path) -> None:
-    """The command serves by TLS, with keys and a gateway, and says where."""
     authority = trustme.CA()
     cert = authority.issue_cert("127.0.0.1")
     cert_file, key_file = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -372,7 +358,6 @@ def test_the_command_takes_every_option(tmp_path: Path) -> None:
 
 
 def test_half_of_tls_is_refused(tmp_path: Path) -> None:
-    """A certificate without its key is a mistake of usage."""
     with serve(tmp_path, "--tls-cert=x.pem") as (process, _):
         assert process.wait(DEADLINE_S) == 2
 
@@ -388,7 +373,6 @@ def test_half_of_tls_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_strangers_at_the_port(tmp_path: Path, sent: bytes) -> None:
-    """A client that speaks no gRPC, or stops in the middle, takes nothing from those who do."""
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(NAME))
         strangers = [socket.create_connection((broker.host, broker.port), DEADLINE_S) for _ in range(20)]
@@ -401,7 +385,6 @@ def test_strangers_at_the_port(tmp_path: Path, sent: bytes) -> None:
 
 
 def test_a_thousand_streams_at_once(tmp_path: Path) -> None:
-    """As many of a thousand tailing reads as there is room for are served, others told; appends go on."""
     with (
         EmbeddedBroker(tmp_path, serving=ServingSettings(threads=64)) as broker,
         Wire(broker.endpoint) as wire,
@@ -418,7 +401,6 @@ def test_a_thousand_streams_at_once(tmp_path: Path) -> None:
 
 
 def first_of(reader: Iterator[pb.ReadResponse]) -> grpc.StatusCode:
-    """Return OK once a read gives its first message, or how it failed."""
     try:
         next(reader)
     except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""The client of Etcd: one that asks for TLS and users, and endpoints of which not all answer."""
+"""The Etcd client with TLS and users, and with endpoints of which only some answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.deployed_broker
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[tuple[str, TlsOptions]]:
-    """URL of an Etcd whose user ``app`` may use the keys below ``/app``, and whom to trust."""
+    """The URL of an Etcd whose user ``app`` may use the keys below ``/app``, and the CA to trust."""
     made = Certificates(tmp_path / "certificates")
     etcd = EtcdProcess(tmp_path, made)
     try:
@@ -35,19 +35,17 @@ def secured(tmp_path: Path) -> Iterator[tuple[str, TlsOptions]]:
 
 
 def ask_for_users(etcd: EtcdProcess) -> None:
-    """Make the users ``root`` and ``app``, and refuse all others."""
     for user in ("root", "app"):
         etcd.ask("auth/user/add", name=user, password="secret")
         etcd.ask("auth/role/add", name=user)
         etcd.ask("auth/user/grant", user=user, role=user)
-    # In base64: from "/app/" up to "/app0".
+    # This is base64 for the range from "/app/" to "/app0".
     allowed = {"permType": "READWRITE", "key": "L2FwcC8=", "range_end": "L2FwcDA="}
     etcd.ask("auth/role/grant", name="app", perm=allowed)
     etcd.ask("auth/enable")
 
 
 def test_tls_and_a_user(secured: tuple[str, TlsOptions]) -> None:
-    """Who has both reads, writes, watches and holds a lease; others are told what is missing."""
     url, tls = secured
     with EtcdClient([url], user="app", password="secret", tls=tls) as etcd:
         lease = etcd.grant(5)
@@ -76,7 +74,7 @@ def test_tls_and_a_user(secured: tuple[str, TlsOptions]) -> None:
 
 
 def test_a_token_from_before_a_change_of_roles(tmp_path: Path) -> None:
-    """Etcd refuses such a JWT until it expires; the client asks for another one at once."""
+    """Etcd refuses such a JWT until it expires, so the client requests a new one immediately."""
     made = Certificates(tmp_path / "certificates")
     token = f"jwt,priv-key={made.client.key},sign-method=ES256,ttl=10m"
     etcd = EtcdProcess(tmp_path, made, token=token)
@@ -96,7 +94,6 @@ def test_a_token_from_before_a_change_of_roles(tmp_path: Path) -> None:
 
 
 def test_a_user_and_an_endpoint_that_hangs(secured: tuple[str, TlsOptions]) -> None:
-    """All threads go on at the next one, in the time of one call, with transactions, too."""
     url, tls = secured
     with socket.create_server(("127.0.0.1", 0)) as hangs, ThreadPoolExecutor(4) as threads:
         nobody = f"https://127.0.0.1:{hangs.getsockname()[1]}"
@@ -115,7 +112,6 @@ def test_a_user_and_an_endpoint_that_hangs(secured: tuple[str, TlsOptions]) -> N
 
 
 def test_an_endpoint_that_does_not_answer(deployed_broker: DeployedBroker) -> None:
-    """The next one is called; if none answers, the error names the address, in time."""
     (port,) = free_ports(1)
     nobody = f"http://127.0.0.1:{port}"
     with EtcdClient([nobody, deployed_broker.etcd_url], call_s=4) as etcd:
@@ -127,14 +123,14 @@ def test_an_endpoint_that_does_not_answer(deployed_broker: DeployedBroker) -> No
 
 
 def test_a_transaction_that_was_not_sent(deployed_broker: DeployedBroker) -> None:
-    """It is made at the next endpoint: one that nobody could be asked to make has not been made."""
+    """A transaction that was never sent was not applied, so the next endpoint may get it."""
     (port,) = free_ports(1)
     with EtcdClient([f"http://127.0.0.1:{port}", deployed_broker.etcd_url], call_s=4) as etcd:
         assert etcd.txn([unchanged("/unsent", 0)], [put("/unsent", b"1")]).succeeded
 
 
 def test_keys_that_fit_into_no_message(deployed_broker: DeployedBroker) -> None:
-    """They are read in smaller parts: specs with thousands of sources are as large."""
+    """The keys are read in smaller parts, because specs with thousands of sources can be this large."""
     value = bytes(1_200_000)
     with EtcdClient([deployed_broker.etcd_url]) as etcd:
         lease = etcd.grant(60)
@@ -145,14 +141,13 @@ def test_keys_that_fit_into_no_message(deployed_broker: DeployedBroker) -> None:
 
 
 def test_a_watch_on_an_endpoint_that_hangs(deployed_broker: DeployedBroker) -> None:
-    """It ends soon, with an error or when another call gets no answer there, and goes on elsewhere."""
     with (
         TcpProxy(deployed_broker.etcd_url) as proxy,
         EtcdClient([proxy.endpoint, deployed_broker.etcd_url], call_s=1) as etcd,
     ):
         cancelled = threading.Event()
         watched = etcd.watch("/hangs/", 0, cancelled)
-        next(watched)  # It has begun.
+        next(watched)  # Now the watch has begun.
         proxy.to_client = proxy.to_server = Toxics(silent=True)
         began_s = time.monotonic()
         with pytest.raises(UnavailableError):
@@ -166,6 +161,5 @@ def test_a_watch_on_an_endpoint_that_hangs(deployed_broker: DeployedBroker) -> N
 
 @pytest.mark.parametrize("endpoints", [[], ["localhost:2379"]])
 def test_what_is_no_address(endpoints: list[str]) -> None:
-    """It is refused before anything is called."""
     with pytest.raises(OptionError, match="--etcd"):
         EtcdClient(endpoints)

@@ -1,4 +1,4 @@
-"""Brokers of a real cluster fail: nothing is lost, nothing comes twice, and nobody is told of a loss."""
+"""Brokers of a real cluster fail: no byte is lost or repeated, and no user sees a data loss error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ NEVER_S = 600
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query that is idle is asked again at once."""
     monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
 
 
@@ -45,7 +44,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     params=["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)],
 )
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    """Return a fresh cluster of four brokers: a test may leave its brokers hung or dead when it fails."""
+    """Yield a fresh cluster of four brokers, because a failed test may leave brokers hung or dead."""
     if request.param == "embedded":
         with EmbeddedCluster(tmp_path, brokers=BROKERS, replication=REPLICATION) as embedded:
             yield RigCluster(embedded)
@@ -55,7 +54,6 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
 
 
 def is_low(cluster: Cluster, ends: dict[str, int]) -> bool:
-    """Return whether the head that some broker gives of a journal is too low."""
     for endpoint in cluster.endpoints:
         with Client(endpoint, timeout_s=30) as client:
             if any(head < ends[name] for name, head in client.write_heads(list(ends)).items()):
@@ -64,7 +62,7 @@ def is_low(cluster: Cluster, ends: dict[str, int]) -> bool:
 
 
 def test_a_replica_that_has_just_joined_misleads_nobody(cluster: Cluster, fresh_prefix: str) -> None:
-    """E0: one of four brokers is killed, and nobody appends; whichever is asked, all bytes are there."""
+    """E0: one of four brokers is killed while no writer appends; every broker still serves all bytes."""
     world = World(cluster, fresh_prefix, NEVER_S)
     stream = Stream(world)
     while sum(map(len, stream.query.table.values())) < sum(world.lines(world.acknowledged).values()):
@@ -74,7 +72,6 @@ def test_a_replica_that_has_just_joined_misleads_nobody(cluster: Cluster, fresh_
     assert all(found[-1].fragment.mod_time == 0 for found in stored.values())
 
     def look(_seconds: float) -> None:
-        """Look at the journals once the dead broker is replaced, and nothing was appended."""
         wait_for(lambda: is_low(cluster, world.acknowledged), "a replica that knows stored bytes only")
         check_ends(cluster, world, stream)
 
@@ -83,7 +80,6 @@ def test_a_replica_that_has_just_joined_misleads_nobody(cluster: Cluster, fresh_
 
 
 def check_ends(cluster: Cluster, world: World, stream: Stream) -> None:
-    """Check that all bytes are there, whichever broker is asked, and no others."""
     expected = world.lines(world.acknowledged)
     for endpoint in cluster.endpoints:
         options = world.options() | {"brokerAddress": endpoint}
@@ -100,7 +96,7 @@ def check_ends(cluster: Cluster, world: World, stream: Stream) -> None:
             for name, end in world.acknowledged.items():
                 assert len(client.read(name).read()) == end
                 assert len(client.read(name, end_offset=end, timeout_s=10).read()) == end
-            # What is lost is said at once, and by whom.
+            # For an offset past the end, the settled head is known immediately.
             beyond = {name: end + 1 for name, end in world.acknowledged.items()}
             assert client.settled_heads(beyond) == settled
 
@@ -116,7 +112,6 @@ def check_ends(cluster: Cluster, world: World, stream: Stream) -> None:
     indirect=["cluster"],
 )
 def test_all_users_go_on(cluster: Cluster, fresh_prefix: str, harm: str) -> None:
-    """Readers and writers lose and repeat nothing, and no error reaches them."""
     outcomes = fail_over(cluster, fresh_prefix, harm, busy_s=BUSY_S)
     print("\n".join([harm, *map(str, outcomes)]))  # noqa: T201 - shown by -rP, and with a failure
     assert [(each.user, each.lost, each.doubled, each.alarms) for each in outcomes] == [

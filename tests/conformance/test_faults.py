@@ -1,4 +1,4 @@
-"""Shows each fault an embedded broker can be given, and that the client gets over those that pass."""
+"""Each fault of an embedded broker, and the client's recovery from those that pass."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ DEADLINE_S = 20.0
 
 @pytest.fixture
 def faults() -> Faults:
-    """The faults of ``faulty``."""
     return Faults()
 
 
 @pytest.fixture
 def faulty(tmp_path: Path, faults: Faults) -> Iterator[EmbeddedBroker]:
-    """A broker with a journal of CONTENT, and no fault yet."""
     with EmbeddedBroker(
         tmp_path,
         faults=faults,
@@ -45,20 +43,17 @@ def faulty(tmp_path: Path, faults: Faults) -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def wire(faulty: EmbeddedBroker) -> Iterator[Wire]:
-    """The bare stubs."""
     with Wire(faulty.endpoint) as opened:
         yield opened
 
 
 @pytest.fixture
 def client(faulty: EmbeddedBroker) -> Iterator[Client]:
-    """A client that gives up within the deadline."""
     with Client(faulty.endpoint, timeout_s=DEADLINE_S) as opened:
         yield opened
 
 
 def read_all(client: Client, *, direct: bool = False) -> bytes:
-    """Read CONTENT's range by the retrying reader."""
     with client.read(NAME, end_offset=len(CONTENT), do_not_proxy=direct) as reader:
         return b"".join(chunk.content for chunk in reader)
 
@@ -77,7 +72,6 @@ CALLS = {
 
 @pytest.mark.parametrize("rpc", CALLS)
 def test_a_call_fails_once(wire: Wire, faults: Faults, rpc: str) -> None:
-    """The next call of the kind fails by the code, others and the one after it do not."""
     fault = faults.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "as ordered", rpc=rpc)
     for other in CALLS.keys() - {rpc}:
         CALLS[other](wire)
@@ -92,7 +86,6 @@ def test_a_call_fails_once(wire: Wire, faults: Faults, rpc: str) -> None:
 
 
 def test_a_lasting_fault_is_there_until_cleared(wire: Wire, faults: Faults) -> None:
-    """A fault without a count fails every call of that journal until the faults are cleared."""
     faults.fail(grpc.StatusCode.UNAVAILABLE, journal=NAME, times=None)
     for _ in range(3):
         with pytest.raises(grpc.RpcError):
@@ -104,7 +97,6 @@ def test_a_lasting_fault_is_there_until_cleared(wire: Wire, faults: Faults) -> N
 
 @pytest.mark.parametrize("rpc", ["Read", "Append", "ListFragments"])
 def test_a_status_in_place_of_the_answer(wire: Wire, faults: Faults, rpc: str) -> None:
-    """The call is answered by the status with a valid header, and nothing was done."""
     faults.answer("NO_JOURNAL_PRIMARY_BROKER", rpc=rpc)
     answer = CALLS[rpc](wire)
     answer = answer[0] if isinstance(answer, list) else answer
@@ -114,7 +106,6 @@ def test_a_status_in_place_of_the_answer(wire: Wire, faults: Faults, rpc: str) -
 
 
 def test_a_delay(wire: Wire, faults: Faults) -> None:
-    """The call waits for that long, and is served then."""
     faults.delay(0.2, rpc="Append")
     begin = monotonic()
     assert wire.append(NAME).status == pb.OK
@@ -122,7 +113,6 @@ def test_a_delay(wire: Wire, faults: Faults) -> None:
 
 
 def test_a_stall_lasts_until_released(wire: Wire, faults: Faults) -> None:
-    """The call hangs until the test lets it go."""
     fault = faults.stall(rpc="Append", journal=NAME)
     answers: list[pb.AppendResponse] = []
     thread = threading.Thread(target=lambda: answers.append(wire.append(NAME, b"x")))
@@ -136,7 +126,6 @@ def test_a_stall_lasts_until_released(wire: Wire, faults: Faults) -> None:
 
 
 def test_a_stalled_call_ends_with_its_broker(wire: Wire, faulty: EmbeddedBroker, faults: Faults) -> None:
-    """A broker stops although a call of it is stalled."""
     fault = faults.stall(rpc="Read")
     reader = wire.open_read(NAME)
     assert faults.wait_hit(fault, DEADLINE_S)
@@ -146,7 +135,6 @@ def test_a_stalled_call_ends_with_its_broker(wire: Wire, faulty: EmbeddedBroker,
 
 @pytest.mark.parametrize("after_bytes", [1, 999, 1000, 1001, len(CONTENT) - 1])
 def test_a_read_breaks_at_a_byte(wire: Wire, faults: Faults, after_bytes: int) -> None:
-    """Exactly so many bytes arrive before the error."""
     faults.fail(grpc.StatusCode.UNAVAILABLE, rpc="Read", after_bytes=after_bytes)
     got: list[bytes] = []
     with pytest.raises(grpc.RpcError):
@@ -155,7 +143,6 @@ def test_a_read_breaks_at_a_byte(wire: Wire, faults: Faults, after_bytes: int) -
 
 
 def test_an_append_breaks_at_a_byte(wire: Wire, faults: Faults) -> None:
-    """An append that is cut fails by the code, and none of it is there."""
     faults.fail(grpc.StatusCode.UNAVAILABLE, rpc="Append", after_bytes=15)
     with pytest.raises(grpc.RpcError) as caught:
         wire.append(NAME, b"0123456789", b"0123456789")
@@ -164,7 +151,6 @@ def test_an_append_breaks_at_a_byte(wire: Wire, faults: Faults) -> None:
 
 
 def test_a_lost_answer(wire: Wire, faults: Faults) -> None:
-    """The append is there although its caller was told that it failed."""
     faults.lose_answer()
     with pytest.raises(grpc.RpcError):
         wire.append(NAME, b"x")
@@ -172,7 +158,6 @@ def test_a_lost_answer(wire: Wire, faults: Faults) -> None:
 
 
 def test_a_jump(wire: Wire, faults: Faults) -> None:
-    """A read begins past what was asked for."""
     faults.jump(100)
     messages = wire.read(NAME, offset=10)
     assert messages[0].offset == 110
@@ -180,7 +165,6 @@ def test_a_jump(wire: Wire, faults: Faults) -> None:
 
 
 def test_corrupt_content(wire: Wire, faults: Faults) -> None:
-    """One byte of a read differs, the next read is right again."""
     faults.corrupt(rpc="Read")
     differing = [a for a, b in zip(wire.content(NAME), CONTENT, strict=True) if a != b]
     assert len(differing) == 1
@@ -188,7 +172,6 @@ def test_corrupt_content(wire: Wire, faults: Faults) -> None:
 
 
 def test_the_client_gets_over_a_bad_hour(client: Client, faults: Faults) -> None:
-    """Breaks, early ends and delays cost the retrying reader nothing but time."""
     for after_bytes in (1, 5000, 12_345):
         faults.fail(grpc.StatusCode.UNAVAILABLE, rpc="Read", after_bytes=after_bytes)
         faults.end(after_bytes=after_bytes + 777)
@@ -197,7 +180,6 @@ def test_the_client_gets_over_a_bad_hour(client: Client, faults: Faults) -> None
 
 
 def test_the_client_gets_over_missing_primaries(client: Client, faults: Faults) -> None:
-    """An append is tried again while its journal has no primary."""
     fault = faults.answer("NO_JOURNAL_PRIMARY_BROKER", rpc="Append", times=3)
     assert client.append(NAME, b"x").begin == len(CONTENT)
     assert fault.hits == 3
@@ -207,7 +189,6 @@ def test_the_client_gets_over_missing_primaries(client: Client, faults: Faults) 
 def test_the_client_refuses_a_bad_fragment(
     client: Client, faulty: EmbeddedBroker, faults: Faults, kind: str
 ) -> None:
-    """A fragment whose file is short or has another byte is an error that names the fragment."""
     faulty.flush()
     fault = faults.shorten(10, times=None) if kind == "short" else faults.corrupt(times=None)
     with pytest.raises(CorruptFragmentError):
@@ -219,7 +200,6 @@ def test_the_client_refuses_a_bad_fragment(
 def test_the_client_gets_over_a_store_that_refuses(
     client: Client, faulty: EmbeddedBroker, faults: Faults, status: int
 ) -> None:
-    """A URL that is refused once is asked for again, or read through the broker."""
     faulty.flush()
     fault = faults.refuse_fragment(status, journal=NAME)
     assert read_all(client, direct=True) == CONTENT
@@ -227,7 +207,6 @@ def test_the_client_gets_over_a_store_that_refuses(
 
 
 def test_a_stalled_store_ends_with_its_broker(faulty: EmbeddedBroker, client: Client, faults: Faults) -> None:
-    """A broker stops although a fragment's URL is stalled."""
     faulty.flush()
     fault = faults.stall(rpc="Fragment")
     thread = threading.Thread(target=lambda: suppressing_read(client))
@@ -240,6 +219,5 @@ def test_a_stalled_store_ends_with_its_broker(faulty: EmbeddedBroker, client: Cl
 
 
 def suppressing_read(client: Client) -> None:
-    """Read, whatever comes of it."""
-    with contextlib.suppress(Exception):  # Its client is closed under it.
+    with contextlib.suppress(Exception):  # The client is closed during the read.
         read_all(client, direct=True)

@@ -1,4 +1,4 @@
-"""Shows that both brokers list, serve and leave out the same files, whoever put them into the store."""
+"""Both brokers list, serve and ignore the same files, whichever program stored them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ CONTENT = b"a line of a stored fragment\n" * 5_000
 
 
 def plain(content: bytes) -> bytes:
-    """Leave bytes as they are."""
     return content
 
 
@@ -30,12 +29,10 @@ def members(content: bytes) -> bytes:
 
 
 def framed_snappy(content: bytes) -> bytes:
-    """Compress bytes in snappy's framing format."""
     return bytes(cramjam.snappy.compress(content))
 
 
 def sizeless_zstd(content: bytes) -> bytes:
-    """Compress bytes in a zstd frame that does not tell its content's size."""
     return zstandard.ZstdCompressor(write_content_size=False).compress(content)
 
 
@@ -54,7 +51,6 @@ FILES = {
 
 
 def put(root: Path, journal: str, begin: int, extension: str, stored: bytes, *, postfix: str = "") -> str:
-    """Store bytes as the fragment of ``CONTENT`` at ``begin``; return the file's name."""
     digest = hashlib.sha1(CONTENT, usedforsecurity=False).hexdigest()
     name = f"{begin:016x}-{begin + len(CONTENT):016x}-{digest}{extension}"
     folder = root / journal / postfix
@@ -65,7 +61,6 @@ def put(root: Path, journal: str, begin: int, extension: str, stored: bytes, *, 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_every_extension_is_listed(broker: BrokerHandle, wire: Wire, journal_name: str, kind: str) -> None:
-    """A file of any codec and spelling of its extension is listed, with the folders between."""
     extension, codec, compress = FILES[kind]
     put(broker.file_root, journal_name, 0, extension, compress(CONTENT), postfix="date=2026-11-21/hour=05")
     wire.create(spec(journal_name))
@@ -79,7 +74,6 @@ def test_every_extension_is_listed(broker: BrokerHandle, wire: Wire, journal_nam
 def test_the_broker_serves_the_file(
     broker: BrokerHandle, client: Client, wire: Wire, journal_name: str, kind: str
 ) -> None:
-    """A file of any codec with the extension Gazette writes is served by the broker."""
     extension, _, compress = FILES[kind]
     put(broker.file_root, journal_name, 0, extension, compress(CONTENT), postfix="date=2026-11-21/hour=05")
     wire.create(spec(journal_name))
@@ -91,7 +85,6 @@ def test_the_broker_serves_the_file(
 
 @pytest.mark.parametrize("kind", ["raw", "gz", "sz"])
 def test_both_clients_read_the_files(broker: BrokerHandle, wire: Wire, journal_name: str, kind: str) -> None:
-    """Both clients read the file themselves, from its middle too, if the broker lets them."""
     extension, _, compress = FILES[kind]
     put(broker.file_root, journal_name, 0, extension, compress(CONTENT))
     wire.create(spec(journal_name))
@@ -109,7 +102,6 @@ def test_both_clients_read_the_files(broker: BrokerHandle, wire: Wire, journal_n
 
 
 def test_what_is_no_fragment_is_left_out(broker: BrokerHandle, wire: Wire, journal_name: str) -> None:
-    """Files whose names are not those of fragments are not listed, and do no harm."""
     good = put(broker.file_root, journal_name, 0, ".raw", CONTENT)
     folder = broker.file_root / journal_name
     for name in (
@@ -131,7 +123,7 @@ def test_what_is_no_fragment_is_left_out(broker: BrokerHandle, wire: Wire, journ
 def test_the_longest_of_overlapping_files_is_listed(
     broker: BrokerHandle, wire: Wire, journal_name: str
 ) -> None:
-    """A fragment that another one covers is not listed; of neighbours that overlap both are."""
+    """A fragment within another one is not listed; of neighbours that overlap both are."""
     half = len(CONTENT) // 2
     put(broker.file_root, journal_name, 0, ".raw", CONTENT)
     put(broker.file_root, journal_name, half, ".raw", CONTENT[half:] + CONTENT[:half])

@@ -1,4 +1,4 @@
-"""Shows that each broker lists and reads what the other one stored under the same root."""
+"""Each broker lists and reads what the other one stored under the same root."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ APPENDS = [
 
 
 def specs(prefix: str) -> list[pb.JournalSpec]:
-    """Return a journal per codec, whose fragments close at a MiB."""
     return [
         spec(
             f"{prefix}{codec.lower()}",
@@ -44,7 +43,6 @@ def specs(prefix: str) -> list[pb.JournalSpec]:
 
 
 def fill(wire: Wire, journals: list[pb.JournalSpec]) -> None:
-    """Create the journals and append to each."""
     wire.create(*journals)
     for journal in journals:
         for content in APPENDS:
@@ -54,7 +52,7 @@ def fill(wire: Wire, journals: list[pb.JournalSpec]) -> None:
 
 @dataclass(frozen=True)
 class Stored:
-    """What one broker stored under a root: per journal its content, and its fragments but for times."""
+    """What one broker stored under a root: the content of each journal, and its fragments without times."""
 
     root: Path
     journals: list[pb.JournalSpec]
@@ -63,7 +61,6 @@ class Stored:
 
 
 def look(wire: Wire, journals: list[pb.JournalSpec], root: Path) -> Stored:
-    """Read journals and list their stored fragments."""
     listed = {each.name: [one.spec for one in wire.fragments(each.name).fragments] for each in journals}
     stored = {name: [one for one in spans if one.mod_time] for name, spans in listed.items()}
     content = {name: wire.content(name, end_offset=spans[-1].end) for name, spans in stored.items()}
@@ -72,7 +69,7 @@ def look(wire: Wire, journals: list[pb.JournalSpec], root: Path) -> Stored:
 
 @pytest.fixture(scope="module")
 def by_embedded(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    """What an embedded broker stored, which is over by now."""
+    """What an embedded broker stored before it stopped."""
     root = tmp_path_factory.mktemp("by-embedded")
     with EmbeddedBroker(root) as broker, Wire(broker.endpoint) as wire:
         journals = specs("interop/embedded/")
@@ -83,7 +80,7 @@ def by_embedded(tmp_path_factory: pytest.TempPathFactory) -> Stored:
 
 @pytest.fixture(scope="module")
 def by_deployed(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    """What a deployed broker stored, which is killed by now."""
+    """What a deployed broker stored before it was killed."""
     root = tmp_path_factory.mktemp("by-deployed")
     state = tmp_path_factory.mktemp("deployed-state")
     with DeployedBroker(state, file_root=root) as broker, Wire(broker.endpoint) as wire:
@@ -96,7 +93,6 @@ def by_deployed(tmp_path_factory: pytest.TempPathFactory) -> Stored:
 
 @pytest.fixture(scope="module")
 def deployed_after(by_embedded: Stored, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
-    """A deployed broker with the same journals on the embedded broker's root."""
     state = tmp_path_factory.mktemp("deployed-after")
     with DeployedBroker(state, file_root=by_embedded.root) as broker, Wire(broker.endpoint) as wire:
         wire.create(*by_embedded.journals)
@@ -105,14 +101,12 @@ def deployed_after(by_embedded: Stored, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def embedded_after(by_deployed: Stored) -> Iterator[BrokerHandle]:
-    """An embedded broker with the same journals on the deployed broker's root."""
     with EmbeddedBroker(by_deployed.root) as broker, Wire(broker.endpoint) as wire:
         wire.create(*by_deployed.journals)
         yield BrokerHandle(broker.endpoint, by_deployed.root)
 
 
 def check_same(stored: Stored, after: BrokerHandle) -> None:
-    """Every fragment is listed alike, and every byte read alike, by the broker and by gazctl itself."""
     with Wire(after.endpoint) as wire:
         for name, content in stored.content.items():
             assert [one.spec for one in wire.fragments(name).fragments] == stored.fragments[name]
@@ -121,7 +115,7 @@ def check_same(stored: Stored, after: BrokerHandle) -> None:
 
 
 def check_reset(stored: Stored, after: BrokerHandle) -> None:
-    """Appends are refused until the head is reset, and then go on where the stored bytes end."""
+    """Check that appends are refused until the head is reset, and then continue at the stored end."""
     name = stored.journals[0].name
     end = stored.fragments[name][-1].end
     with Wire(after.endpoint) as wire:
@@ -132,7 +126,7 @@ def check_reset(stored: Stored, after: BrokerHandle) -> None:
 
 
 def test_all_is_stored(by_embedded: Stored, by_deployed: Stored) -> None:
-    """Each broker stored what it took: the embedded one all of it, after a flush."""
+    """The embedded broker stores all bytes, because the test flushes it."""
     assert set(by_embedded.content.values()) == {b"".join(APPENDS)}
     for content in by_deployed.content.values():
         assert len(content) >= len(APPENDS[0]) + len(APPENDS[1])
@@ -140,7 +134,6 @@ def test_all_is_stored(by_embedded: Stored, by_deployed: Stored) -> None:
 
 
 def test_both_name_fragments_alike(by_embedded: Stored, by_deployed: Stored) -> None:
-    """The same appends give fragments of the same span, sum and file name in both stores."""
     for codec in CODECS:
         ours, theirs = (
             stored.fragments[f"interop/{name}/{codec.lower()}"]
@@ -157,12 +150,10 @@ def test_both_name_fragments_alike(by_embedded: Stored, by_deployed: Stored) -> 
 
 
 def test_deployed_reads_embedded(by_embedded: Stored, deployed_after: BrokerHandle) -> None:
-    """A deployed broker serves what the embedded one stored, all codecs and dated folders."""
     check_same(by_embedded, deployed_after)
     check_reset(by_embedded, deployed_after)
 
 
 def test_embedded_reads_deployed(by_deployed: Stored, embedded_after: BrokerHandle) -> None:
-    """The embedded broker serves what a deployed one stored, all codecs and dated folders."""
     check_same(by_deployed, embedded_after)
     check_reset(by_deployed, embedded_after)

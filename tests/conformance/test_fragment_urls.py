@@ -1,4 +1,4 @@
-"""Shows that clients read stored fragments at signed URLs of the embedded signing."""
+"""Clients read stored fragments at the signed URLs of the embedded broker."""
 
 from __future__ import annotations
 
@@ -26,21 +26,18 @@ CODECS = [pb.NONE, pb.GZIP, pb.ZSTANDARD, pb.SNAPPY, pb.GZIP_OFFLOAD_DECOMPRESSI
 
 @pytest.fixture
 def signing(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker that signs URLs."""
     (tmp_path / "store").mkdir()
     with EmbeddedBroker(tmp_path, storage=StorageSettings(fragment_urls="http")) as running:
         yield running
 
 
 def store_one(wire: Wire, signing: EmbeddedBroker, codec: int = pb.SNAPPY) -> None:
-    """Have one stored fragment of CONTENT."""
     wire.create(spec(NAME, compression_codec=codec, stores=["s3://bucket/store/"]))
     wire.append(NAME, CONTENT)
     signing.flush()
 
 
 def url_of(wire: Wire) -> str:
-    """Return the URL that a read gives."""
     response = wire.read(NAME, metadata_only=True)[0]
     assert response.fragment.mod_time
     return response.fragment_url
@@ -48,7 +45,6 @@ def url_of(wire: Wire) -> str:
 
 @pytest.mark.parametrize("codec", CODECS, ids=pb.CompressionCodec.Name)
 def test_every_codec_is_read_past_the_broker(signing: EmbeddedBroker, codec: int) -> None:
-    """The URL of a read serves the fragment's content to the client, verified by its sum."""
     with Wire(signing.endpoint) as wire, httpx.Client() as http:
         store_one(wire, signing, codec)
         response = wire.read(NAME, metadata_only=True)[0]
@@ -61,7 +57,6 @@ def test_every_codec_is_read_past_the_broker(signing: EmbeddedBroker, codec: int
 
 
 def test_offloaded_gzip_is_decompressed_for_who_does_not_take_it(signing: EmbeddedBroker) -> None:
-    """A client that takes gzip is sent the file as it is, any other the content."""
     with Wire(signing.endpoint) as wire:
         store_one(wire, signing, pb.GZIP_OFFLOAD_DECOMPRESSION)
         url = url_of(wire)
@@ -74,7 +69,6 @@ def test_offloaded_gzip_is_decompressed_for_who_does_not_take_it(signing: Embedd
 
 
 def test_bad_urls_are_refused(signing: EmbeddedBroker) -> None:
-    """A URL is 403 without its signature and after its end; that of a fragment deleted since is 404."""
     with Wire(signing.endpoint) as wire, httpx.Client() as http:
         store_one(wire, signing)
         url = url_of(wire)
@@ -93,7 +87,6 @@ def test_bad_urls_are_refused(signing: EmbeddedBroker) -> None:
 
 
 def test_a_url_ends_with_its_time(signing: EmbeddedBroker) -> None:
-    """A URL signed for less than a second has ended when it is used."""
     with Wire(signing.endpoint) as wire, httpx.Client() as http:
         store_one(wire, signing)
         request = pb.FragmentsRequest(journal=NAME)
@@ -104,7 +97,6 @@ def test_a_url_ends_with_its_time(signing: EmbeddedBroker) -> None:
 
 
 def test_the_client_reads_directly(signing: EmbeddedBroker) -> None:
-    """A client's read goes to the URL for what is stored, and back to the broker for the rest."""
     with Wire(signing.endpoint) as wire, Client(signing.endpoint, timeout_s=20) as client:
         store_one(wire, signing)
         wire.append(NAME, b"not stored")

@@ -28,13 +28,11 @@ NAMES = {"application/x-ndjson": "lines", "text/csv": "csv", "application/x-prot
 
 
 def create(client: Client, journal: str, content_type: str) -> None:
-    """Create a journal of small fragments with this label."""
     labels = {"content-type": content_type}
     client.create_journals(journal_spec(journal, labels=labels, length=FRAGMENT_BYTES))
 
 
 def planner_of(client: Client, journal: str, **options: str) -> Planner:
-    """Return a planner of one journal, which cuts it into small pieces."""
     given = {"brokerAddress": client.endpoint, "path": journal, "maxBytesPerPartition": "6k"} | options
     return Planner(client, parse_options(given, "batch", environ={}))
 
@@ -43,7 +41,6 @@ ROWS = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
 
 
 def rows_of(client: Client, piece: Piece) -> list[tuple[int, bytes]]:
-    """Read a piece."""
     framing = framing_named(piece.framing, 1 << 20)
     scan = PieceScan(client, piece, fail_on_data_loss=True, framing=framing)
     found = raw_record_batches(scan, ROWS, framing=framing)
@@ -52,7 +49,6 @@ def rows_of(client: Client, piece: Piece) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("content_type", list(RECORDS), ids=list(NAMES.values()))
 def test_every_record_is_read_once(client: Client, journal_name: str, content_type: str) -> None:
-    """Several pieces give each record once, cut at fragments' edges if anchored; half of one is left out."""
     records = RECORDS[content_type]
     create(client, journal_name, content_type)
     for low in range(0, len(records), 100):
@@ -71,7 +67,7 @@ def test_every_record_is_read_once(client: Client, journal_name: str, content_ty
 
 
 def test_appends_that_cut_records_are_found_out(client: Client, journal_name: str) -> None:
-    """A fragment may then begin inside a record: an error in pieces, and exact in one piece."""
+    """A fragment may then begin inside a record: several pieces are an error, and a single piece is exact."""
     content = frame(b"x" * 1500) * 20
     create(client, journal_name, "application/x-protobuf-fixed")
     for low in range(0, len(content), 1000):

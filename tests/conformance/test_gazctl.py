@@ -1,4 +1,4 @@
-"""Shows that Gazette's own command line works against both brokers, unmodified."""
+"""Gazette's own command line works with both brokers, unmodified."""
 
 from __future__ import annotations
 
@@ -42,20 +42,17 @@ CODECS = {"plain": "NONE", "snappy": "SNAPPY", "zipped": "GZIP", "zstd": "ZSTAND
 
 @pytest.fixture
 def tree(broker: BrokerHandle, fresh_prefix: str) -> str:
-    """Four journals made by ``gazctl journals apply``; their prefix."""
     broker.apply_specs(TREE.format(prefix=fresh_prefix))
     return fresh_prefix
 
 
 def listed(broker: BrokerHandle, prefix: str) -> list[dict[str, Any]]:
-    """Return what ``gazctl journals list`` prints as JSON."""
     text = broker.gazctl("journals", "list", "-l", f"prefix={prefix}", "-o", "json")
     found: list[dict[str, Any]] = json.loads(text)["journals"]
     return found
 
 
 def test_apply_and_list(broker: BrokerHandle, tree: str) -> None:
-    """Specs applied as a YAML tree are listed with the fields they inherit."""
     specs = [entry["spec"] for entry in listed(broker, tree)]
     got = {each["name"]: each["fragment"]["compression_codec"] for each in specs}
     assert got == {tree + name: codec for name, codec in CODECS.items()}
@@ -63,7 +60,6 @@ def test_apply_and_list(broker: BrokerHandle, tree: str) -> None:
 
 
 def test_listed_yaml_applies_again(broker: BrokerHandle, tree: str) -> None:
-    """The output of ``list -o yaml`` is a valid edit: applying it makes a new revision."""
     before = {entry["mod_revision"] for entry in listed(broker, tree)}
     text = broker.gazctl("journals", "list", "-l", f"prefix={tree}", "-o", "yaml")
     broker.gazctl("journals", "apply", "--specs", "-", input=text.replace("1048576", "2097152"))
@@ -74,7 +70,6 @@ def test_listed_yaml_applies_again(broker: BrokerHandle, tree: str) -> None:
 
 
 def test_append_whole_input_and_read(broker: BrokerHandle, tree: str) -> None:
-    """An input appended as one reads back as it was, whatever bytes it has."""
     content = bytes(range(256)) * 5000
     chosen = f"name={tree}snappy"
     broker.gazctl("journals", "append", "-l", chosen, input=content)
@@ -83,7 +78,6 @@ def test_append_whole_input_and_read(broker: BrokerHandle, tree: str) -> None:
 
 @pytest.mark.parametrize("mapping", ["random", "modulo", "rendezvous"])
 def test_append_lines_by_mapping(broker: BrokerHandle, tree: str, mapping: str) -> None:
-    """Lines spread over journals by any mapping are all there, each in one piece."""
     lines = [f'{{"id":{number}}}' for number in range(500)]
     keyed = lines if mapping == "random" else [text for line in lines for text in (f"key-{line}", line)]
     given = "".join(f"{line}\n" for line in keyed)
@@ -97,7 +91,6 @@ def test_append_lines_by_mapping(broker: BrokerHandle, tree: str, mapping: str) 
 def test_fragments_are_listed_and_read_directly(
     broker: BrokerHandle, tree: str, name: str, wire: Wire
 ) -> None:
-    """Stored fragments are listed with their URL, and gazctl reads their files itself."""
     journal, chosen = tree + name, f"name={tree}{name}"
     first, second = b"first line\n" * 20_000, b"second\n"
     for content in (first, second):
@@ -113,7 +106,6 @@ def test_fragments_are_listed_and_read_directly(
 
 
 def test_read_resumes_at_its_offsets(broker: BrokerHandle, tree: str, tmp_path: Path) -> None:
-    """A read that saved its offsets goes on where it ended."""
     chosen, saved = f"prefix={tree}", tmp_path / "offsets.json"
     arguments = ["journals", "read", "-l", chosen, f"--offsets={saved}", f"--offsets-out={saved}"]
     saved.write_text("{}")
@@ -124,7 +116,6 @@ def test_read_resumes_at_its_offsets(broker: BrokerHandle, tree: str, tmp_path: 
 
 
 def test_reset_head(broker: BrokerHandle, journal: str, wire: Wire) -> None:
-    """A re-created journal takes appends again after ``gazctl journals reset-head``, past what is stored."""
     wire.append(journal, b"stored")
     wire.append(journal, b"lost")
     wire.wait_persisted(journal, 1)
@@ -139,7 +130,6 @@ def test_reset_head(broker: BrokerHandle, journal: str, wire: Wire) -> None:
 
 
 def test_suspend_and_resume(broker: BrokerHandle, journal: str, wire: Wire) -> None:
-    """A suspended journal keeps its head and content, and the next append resumes it."""
     wire.append(journal, b"before ")
     chosen = selector(labels(("name", journal)))
 
@@ -158,7 +148,6 @@ def test_suspend_and_resume(broker: BrokerHandle, journal: str, wire: Wire) -> N
 
 
 def test_empty_journal_suspends_fully(broker: BrokerHandle, journal: str, wire: Wire) -> None:
-    """A journal without content suspends fully: reads answer SUSPENDED until an append resumes it."""
     broker.gazctl("journals", "suspend", "-l", f"name={journal}")
     wait_for(lambda: wire.read(journal)[0].status == pb.SUSPENDED, "suspension")
     wait_for(lambda: wire.append(journal, b"x").status == pb.OK, "append after resuming")
@@ -166,7 +155,6 @@ def test_empty_journal_suspends_fully(broker: BrokerHandle, journal: str, wire: 
 
 
 def test_store_health(broker: BrokerHandle) -> None:
-    """A store that is there is healthy, one that is not is said not to be."""
     assert "healthy" in broker.gazctl("journals", "store-health", "file:///")
     with pytest.raises(ProcessError) as caught:
         broker.gazctl("journals", "store-health", "file:///not/there/")
@@ -174,7 +162,6 @@ def test_store_health(broker: BrokerHandle) -> None:
 
 
 def test_delete_by_apply(broker: BrokerHandle, tree: str) -> None:
-    """Journals marked ``delete`` in the listed YAML are gone after it is applied."""
     text = broker.gazctl("journals", "list", "-l", f"prefix={tree}", "-o", "yaml")
     broker.gazctl("journals", "apply", "--specs", "-", input="delete: true\n" + text)
     assert broker.gazctl("journals", "list", "-l", f"prefix={tree}", "-o", "json").count(tree) == 0

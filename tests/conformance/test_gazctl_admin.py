@@ -1,4 +1,4 @@
-"""Shows that ``gazctl`` edits, prunes and suspends journals of either broker, with the same effect."""
+"""``gazctl`` edits, prunes and suspends journals of either broker, with the same effect."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ pytestmark = pytest.mark.brokers("embedded")
 
 
 def spec_of(wire: Wire, name: str) -> pb.JournalSpec:
-    """Return a journal's spec."""
     return wire.list(selector(labels(("name", name))))[0].spec
 
 
 def editor(folder: Path, *scripts: str) -> str:
-    """Make an editor that runs a ``sed`` script on the file it is given, the next one at each call."""
+    """Create an editor that runs one ``sed`` script on its file at each call."""
     program, calls = folder / "editor", folder / "calls"
     lines = "".join(f"  {number}) sed -i -e '{each}' \"$1\" ;;\n" for number, each in enumerate(scripts))
     program.write_text(
@@ -34,7 +33,6 @@ def editor(folder: Path, *scripts: str) -> str:
 
 
 def test_edit(broker: BrokerHandle, journal: str, wire: Wire, tmp_path: Path) -> None:
-    """An edited spec is applied."""
     edit = editor(tmp_path, "s/length: .*/length: 2097152/")
     done = run_gazctl(broker, "journals", "edit", "-l", f"name={journal}", GAZ_EDITOR=edit)
     assert done.returncode == 0, done.stderr
@@ -42,7 +40,6 @@ def test_edit(broker: BrokerHandle, journal: str, wire: Wire, tmp_path: Path) ->
 
 
 def test_edit_again_after_a_refusal(broker: BrokerHandle, journal: str, wire: Wire, tmp_path: Path) -> None:
-    """A spec that does not validate is edited again, under the text of what is wrong with it."""
     edit = editor(tmp_path, "s/length: .*/length: 5/", "s/length: .*/length: 4096/")
     done = run_gazctl(broker, "journals", "edit", "-l", f"name={journal}", GAZ_EDITOR=edit)
     assert done.returncode == 0, done.stderr
@@ -51,7 +48,6 @@ def test_edit_again_after_a_refusal(broker: BrokerHandle, journal: str, wire: Wi
 
 
 def test_edit_of_nothing(broker: BrokerHandle, journal: str, wire: Wire, tmp_path: Path) -> None:
-    """An editor that changes nothing leaves the journal at its revision."""
     chosen = selector(labels(("name", journal)))
     before = wire.list(chosen)[0].mod_revision
     edit = editor(tmp_path, "")
@@ -73,7 +69,6 @@ def aged(wire: Wire, journal_name: str) -> str:
 
 
 def test_prune_dry_run(broker: BrokerHandle, aged: str, wire: Wire) -> None:
-    """A dry run tells which fragments are older than the retention, and keeps them."""
     name = Path(wire.fragments(aged).fragments[0].signed_url).name
     arguments = ["journals", "prune", "-l", f"name={aged}", "--dry-run", "--log.level=info"]
 
@@ -98,7 +93,7 @@ def test_prune_takes_no_retention_for_all(broker: BrokerHandle, journal: str, wi
 
 
 def test_prune_leaves_file_stores(broker: BrokerHandle, aged: str, wire: Wire) -> None:
-    """Gazctl v0.103.0 cannot delete from ``file://`` stores: it has no option for their root, and says so."""
+    """Gazctl v0.103.0 cannot delete from ``file://`` stores, because it has no option for their root."""
     arguments = ["journals", "prune", "-l", f"name={aged}"]
     failed = wait_for(
         lambda: done if (done := run_gazctl(broker, *arguments)).returncode else None, "prune to try"
@@ -108,7 +103,6 @@ def test_prune_leaves_file_stores(broker: BrokerHandle, aged: str, wire: Wire) -
 
 
 def test_suspend_waits_for_flushes(broker: BrokerHandle, journal: str, wire: Wire) -> None:
-    """A journal whose last fragment is young is left as it is, unless ``--force`` is given."""
     wire.append(journal, b"young")
     done = run_gazctl(broker, "journals", "suspend", "-l", f"name={journal}", "--log.level=info")
     assert done.returncode == 0, done.stderr
@@ -117,7 +111,6 @@ def test_suspend_waits_for_flushes(broker: BrokerHandle, journal: str, wire: Wir
 
 
 def test_apply_dry_run(broker: BrokerHandle, journal: str, wire: Wire) -> None:
-    """A dry run of an apply changes nothing."""
     text = broker.gazctl("journals", "list", "-l", f"name={journal}", "-o", "yaml")
     changed = re.sub(r"length: \d+", "length: 4096", text)
     broker.gazctl("journals", "apply", "--specs", "-", "--dry-run", input=changed)
@@ -125,7 +118,6 @@ def test_apply_dry_run(broker: BrokerHandle, journal: str, wire: Wire) -> None:
 
 
 def test_apply_in_batches(broker: BrokerHandle, fresh_prefix: str, wire: Wire) -> None:
-    """``--max-txn-size`` applies a tree in several transactions: all journals are there in the end."""
     children = "".join(f"- name: {fresh_prefix}{number}\n" for number in range(5))
     tree = (
         f"name: {fresh_prefix}\nreplication: 1\nfragment:\n  length: 1048576\n  compression_codec: NONE\n"
@@ -140,7 +132,6 @@ def test_apply_in_batches(broker: BrokerHandle, fresh_prefix: str, wire: Wire) -
 
 
 def test_labels_of_a_zone(broker: BrokerHandle, journal: str) -> None:
-    """A route names the broker as zone and suffix, once the journal is assigned."""
     text = broker.gazctl("journals", "list", "-l", f"name={journal}", "-o", "proto")
     route = text_format_route(text)
     assert route.primary >= 0
@@ -149,7 +140,6 @@ def test_labels_of_a_zone(broker: BrokerHandle, journal: str) -> None:
 
 
 def text_format_route(text: str) -> pb.Route:
-    """Return the route of the one journal in a ListResponse's text."""
     from google.protobuf import text_format
 
     return text_format.Parse(text, pb.ListResponse()).journals[0].route

@@ -1,4 +1,4 @@
-"""Shows that ``gazctl journals append`` puts the same bytes into the same journals of either broker."""
+"""``gazctl journals append`` puts the same bytes into the same journals of either broker."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ FIXED_MAGIC = b"\x66\x33\x93\x36"
 
 @pytest.fixture
 def parts(wire: Wire, fresh_prefix: str) -> list[str]:
-    """Three empty journals, ascending by name."""
     names = [f"{fresh_prefix}part-{number}" for number in range(3)]
     wire.create(*map(spec, names))
     return names
 
 
 def as_line(record: bytes) -> bytes:
-    """Frame a record by a newline."""
     return record + b"\n"
 
 
@@ -52,13 +50,11 @@ MAPPINGS: dict[str, type[ModuloMapping[bytes] | RendezvousMapping[bytes]]] = {
 
 
 def mapped(client: Client, names: Sequence[str], mapping: str, keys: Iterable[bytes]) -> list[str]:
-    """Return the journal that our own mapping gives each key."""
     choose = MAPPINGS[mapping](bytes, client.list_journals(selector_of(names)))
     return [choose(key)[0] for key in keys]
 
 
 def expected(names: Sequence[str], chosen: Iterable[str], records: Iterable[bytes]) -> dict[str, bytes]:
-    """Return the content of each journal, given which one each record went to."""
     content = dict.fromkeys(names, b"")
     for name, record in zip(chosen, records, strict=True):
         content[name] += record
@@ -66,7 +62,6 @@ def expected(names: Sequence[str], chosen: Iterable[str], records: Iterable[byte
 
 
 def test_unframed_goes_to_one_journal(broker: BrokerHandle, parts: list[str], wire: Wire) -> None:
-    """Input without framing is one append to one of the journals."""
     given = b"\n".join(RECORDS)
     broker.gazctl("journals", "append", "-l", selector_of(parts), input=given)
     assert sorted(wire.content(name) for name in parts) == [b"", b"", given]
@@ -74,7 +69,6 @@ def test_unframed_goes_to_one_journal(broker: BrokerHandle, parts: list[str], wi
 
 @pytest.mark.parametrize("framing", FRAMES)
 def test_random_mapping(broker: BrokerHandle, parts: list[str], wire: Wire, framing: str) -> None:
-    """Records mapped at random are each in one journal, whole and in order."""
     framed = [FRAMES[framing](record) for record in RECORDS]
     broker.gazctl("journals", "append", "-l", selector_of(parts), "-f", framing, input=b"".join(framed))
     content = {name: wire.content(name) for name in parts}
@@ -89,7 +83,6 @@ def test_random_mapping(broker: BrokerHandle, parts: list[str], wire: Wire, fram
 def test_keyed_mapping(  # noqa: PLR0917 - fixtures and parameters
     broker: BrokerHandle, client: Client, parts: list[str], wire: Wire, framing: str, mapping: str
 ) -> None:
-    """Records preceded by keys go where our mapping says, too; the keys themselves are not appended."""
     frame = FRAMES[framing]
     given = b"".join(frame(key) + frame(record) for key, record in zip(KEYS, RECORDS, strict=True))
     options = ["-l", selector_of(parts), "-f", framing, "-m", mapping]
@@ -99,7 +92,6 @@ def test_keyed_mapping(  # noqa: PLR0917 - fixtures and parameters
 
 
 def test_base64_keys(broker: BrokerHandle, client: Client, parts: list[str], wire: Wire) -> None:
-    """Keys given in base64 are decoded before they are hashed, whatever bytes they have."""
     keys = [bytes([number, 10, 255 - number]) for number in range(60)]
     given = b"".join(
         base64.b64encode(key) + b"\n" + as_line(record) for key, record in zip(keys, RECORDS, strict=True)
@@ -111,7 +103,6 @@ def test_base64_keys(broker: BrokerHandle, client: Client, parts: list[str], wir
 
 
 def test_direct_mapping(broker: BrokerHandle, parts: list[str], wire: Wire) -> None:
-    """Records preceded by a journal's name go there."""
     given = b"".join(as_line(parts[0].encode()) + as_line(record) for record in RECORDS)
     options = ["-f", "lines", "-m", "direct", "-l"]
     broker.gazctl("journals", "append", *options, f"name={parts[0]}", input=given)
@@ -119,7 +110,7 @@ def test_direct_mapping(broker: BrokerHandle, parts: list[str], wire: Wire) -> N
 
 
 def test_direct_mapping_among_several(broker: BrokerHandle, parts: list[str]) -> None:
-    """Gazctl v0.103.0 does not find a journal by name if its selector matches several: no broker's fault."""
+    """Gazctl v0.103.0 does not find a journal by name if its selector matches several, on either broker."""
     options = ["-f", "lines", "-m", "direct", "-l", selector_of(parts)]
     given = as_line(parts[0].encode()) + b"record\n"
     with pytest.raises(ProcessError, match="not found"):
@@ -127,7 +118,6 @@ def test_direct_mapping_among_several(broker: BrokerHandle, parts: list[str]) ->
 
 
 def test_input_file(broker: BrokerHandle, parts: list[str], wire: Wire, tmp_path: object) -> None:
-    """Input can be a file."""
     given = f"{tmp_path}/input"
     with open(given, "wb") as file:  # noqa: PTH123 - as a shell would
         file.write(b"from a file")
@@ -136,7 +126,6 @@ def test_input_file(broker: BrokerHandle, parts: list[str], wire: Wire, tmp_path
 
 
 def test_attached_uuids(broker: BrokerHandle, parts: list[str], wire: Wire) -> None:
-    """Lines that ``gazctl attach-uuids`` gave UUIDs to keep them, ascending, through append and read."""
     attached = subprocess.run(
         [str(find_binary("gazctl")), "attach-uuids"],
         input=b"".join(map(as_line, RECORDS)),
@@ -155,5 +144,4 @@ def test_attached_uuids(broker: BrokerHandle, parts: list[str], wire: Wire) -> N
 
 
 def selector_of(names: Sequence[str]) -> str:
-    """Return a selector of the journals' common prefix."""
     return f"prefix={names[0].rpartition('/')[0]}/"

@@ -1,4 +1,4 @@
-"""Shows that what ``gazctl`` prints of journals and fragments is the same of either broker."""
+"""``gazctl`` prints the same about journals and fragments of either broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ HOUR_S = 3600
 
 @pytest.fixture
 def pair(wire: Wire, fresh_prefix: str) -> list[str]:
-    """Two journals with a label and some content."""
     names = [f"{fresh_prefix}{name}" for name in ("one", "two")]
     wire.create(*(spec(name, labels=labels(("color", "blue"))) for name in names))
     for name in names:
@@ -31,12 +30,10 @@ def pair(wire: Wire, fresh_prefix: str) -> list[str]:
 
 
 def chosen_by(names: list[str]) -> str:
-    """Return a selector of the journals' common prefix."""
     return f"prefix={names[0].rpartition('/')[0]}/"
 
 
 def test_list_as_table(broker: BrokerHandle, pair: list[str]) -> None:
-    """The table has a row per journal, with primary, replication, store and label columns."""
     columns = ["--primary", "--replicas", "--rf", "--stores", "-L", "color", "-L", "missing"]
     shown = broker.gazctl("journals", "list", "-l", chosen_by(pair), *columns)
     rows = [[cell.strip() for cell in line.strip("│|").split("│")] for line in shown.splitlines()]
@@ -48,7 +45,6 @@ def test_list_as_table(broker: BrokerHandle, pair: list[str]) -> None:
 
 
 def test_list_as_proto(broker: BrokerHandle, pair: list[str], wire: Wire) -> None:
-    """The protobuf text is the response that the broker gave, revisions and routes included."""
     shown = broker.gazctl("journals", "list", "-l", chosen_by(pair), "-o", "proto")
     parsed = text_format.Parse(shown, pb.ListResponse())
     got = {each.spec.name: each for each in parsed.journals}
@@ -64,7 +60,6 @@ def test_list_as_proto(broker: BrokerHandle, pair: list[str], wire: Wire) -> Non
 
 
 def test_list_as_yaml(broker: BrokerHandle, pair: list[str]) -> None:
-    """The YAML tree hoists what journals share, and names each with its revision."""
     tree = yaml.safe_load(broker.gazctl("journals", "list", "-l", chosen_by(pair), "-o", "yaml"))
     assert tree["replication"] == 1
     assert tree["labels"] == [{"name": "color", "value": "blue"}]
@@ -73,7 +68,6 @@ def test_list_as_yaml(broker: BrokerHandle, pair: list[str]) -> None:
 
 
 def test_list_watch(broker: BrokerHandle, pair: list[str], wire: Wire) -> None:
-    """``list --watch`` prints the journals again when one was created."""
     more = pair[0] + "-more"
     with running_gazctl(
         broker, ["journals", "list", "-l", chosen_by(pair), "-o", "json", "--watch"]
@@ -103,14 +97,12 @@ def test_list_watch(broker: BrokerHandle, pair: list[str], wire: Wire) -> None:
 
 
 def test_read_to_a_file(broker: BrokerHandle, pair: list[str], tmp_path: Path) -> None:
-    """All content of all journals goes into the file, each append in one piece."""
     output = tmp_path / "output"
     broker.gazctl("journals", "read", "-l", chosen_by(pair), "-o", str(output))
     assert sorted(output.read_text().splitlines()) == [f"content of {name}" for name in pair]
 
 
 def test_tail_writes_heads(broker: BrokerHandle, pair: list[str], wire: Wire, tmp_path: Path) -> None:
-    """``--tail`` without ``--block`` reads nothing, and its offsets are the write heads."""
     saved = tmp_path / "offsets.json"
     arguments = ["-l", chosen_by(pair), "--tail", f"--offsets-out={saved}"]
     assert broker.gazctl("journals", "read", *arguments) == ""
@@ -118,7 +110,6 @@ def test_tail_writes_heads(broker: BrokerHandle, pair: list[str], wire: Wire, tm
 
 
 def test_block_until_signalled(broker: BrokerHandle, pair: list[str], wire: Wire, tmp_path: Path) -> None:
-    """``--block`` streams what is appended, new journals too, and saves its offsets when interrupted."""
     output, saved = tmp_path / "output", tmp_path / "offsets.json"
     arguments = ["-l", chosen_by(pair), "--block", "-o", str(output), f"--offsets-out={saved}"]
     with running_gazctl(broker, ["journals", "read", *arguments]) as process:
@@ -134,7 +125,6 @@ def test_block_until_signalled(broker: BrokerHandle, pair: list[str], wire: Wire
 
 
 def test_read_from_a_time(broker: BrokerHandle, pair: list[str], wire: Wire) -> None:
-    """``--from`` leaves out fragments that were stored before."""
     name = pair[0]
     wire.append(name, b"newer\n")
     wire.wait_persisted(name, 1)
@@ -145,7 +135,6 @@ def test_read_from_a_time(broker: BrokerHandle, pair: list[str], wire: Wire) -> 
 
 
 def test_fragments_in_each_form(broker: BrokerHandle, pair: list[str], wire: Wire) -> None:
-    """Table, JSON and protobuf text show the same fragments as the broker lists."""
     name = pair[0]
     wire.append(name, b"second\n")
     wire.wait_persisted(name, 1)
@@ -162,7 +151,6 @@ def test_fragments_in_each_form(broker: BrokerHandle, pair: list[str], wire: Wir
 
 
 def test_fragments_between_times(broker: BrokerHandle, pair: list[str], wire: Wire) -> None:
-    """``--from`` and ``--to`` choose fragments by when they were stored; what is not stored has no ``to``."""
     name = pair[0]
     wire.append(name, b"second\n")
     mod_time = wire.wait_persisted(name, 1).fragments[0].spec.mod_time

@@ -1,4 +1,4 @@
-"""Shows that Gazette's own Go client and ours understand each other, through either broker."""
+"""Gazette's own Go client and ours interoperate, through either broker."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ CONTENT = b"".join(APPENDS)
 
 
 def sha1(content: bytes) -> str:
-    """Return the digest of bytes as goclient prints it."""
     return hashlib.sha1(content, usedforsecurity=False).hexdigest()
 
 
 @pytest.fixture
 def filled(client: Client, journal_name: str) -> str:
-    """A journal of several fragments that our client wrote."""
     client.create_journals(spec(journal_name, length=1 << 18))
     for content in APPENDS:
         client.append(journal_name, content)
@@ -46,7 +44,6 @@ def filled(client: Client, journal_name: str) -> str:
 
 @pytest.mark.parametrize("mode", ["reader", "retry-reader"])
 def test_go_reads_what_python_wrote(broker: BrokerHandle, filled: str, mode: str) -> None:
-    """A Go reader gets our bytes up to the write head, and then OFFSET_NOT_YET_AVAILABLE."""
     end = end_of(run_go(broker.endpoint, mode, f"--journal={filled}"))
     assert end["sha1"] == sha1(CONTENT)
     assert (end["bytes"], end["offset"]) == (len(CONTENT), len(CONTENT))
@@ -55,7 +52,6 @@ def test_go_reads_what_python_wrote(broker: BrokerHandle, filled: str, mode: str
 
 @pytest.mark.parametrize("mode", ["reader", "retry-reader"])
 def test_go_reads_a_range(broker: BrokerHandle, filled: str, mode: str) -> None:
-    """A Go reader of a range gets exactly its bytes, and then EOF."""
     begin, stop = 1_000, len(CONTENT) - 2
     flags = [f"--journal={filled}", f"--offset={begin}", f"--end-offset={stop}"]
     end = end_of(run_go(broker.endpoint, mode, *flags))
@@ -63,7 +59,6 @@ def test_go_reads_a_range(broker: BrokerHandle, filled: str, mode: str) -> None:
 
 
 def test_go_reads_fragments_itself(broker: BrokerHandle, filled: str, wire: Wire) -> None:
-    """A Go reader that fetches stored fragments by the broker's URLs gets the same bytes."""
     wire.wait_persisted(filled, 2)
     flags = [f"--journal={filled}", "--do-not-proxy", f"--file-root={broker.file_root}"]
     end = end_of(run_go(broker.endpoint, "retry-reader", *flags))
@@ -71,7 +66,6 @@ def test_go_reads_fragments_itself(broker: BrokerHandle, filled: str, wire: Wire
 
 
 def test_go_follows_routes(broker: BrokerHandle, filled: str) -> None:
-    """A Go client with a route cache dials the broker that the routes name, and reads there."""
     flags = [f"--journal={filled}", "--cache-size=16", f"--end-offset={len(CONTENT)}"]
     end = end_of(run_go(broker.endpoint, "retry-reader", *flags))
     assert end["sha1"] == sha1(CONTENT)
@@ -81,7 +75,6 @@ def test_go_follows_routes(broker: BrokerHandle, filled: str) -> None:
 
 @pytest.mark.parametrize("mode", ["appender", "append"])
 def test_python_reads_what_go_wrote(broker: BrokerHandle, client: Client, journal: str, mode: str) -> None:
-    """Our client reads what Go appended; Go is told the span and the sum of its bytes."""
     at = 0
     for content in APPENDS:
         end = end_of(run_go(broker.endpoint, mode, f"--journal={journal}", content=content))
@@ -94,7 +87,6 @@ def test_python_reads_what_go_wrote(broker: BrokerHandle, client: Client, journa
 
 
 def test_go_append_service(broker: BrokerHandle, client: Client, journal: str, fresh_prefix: str) -> None:
-    """Go's AppendService batches: its appends arrive in order, without the one that was aborted."""
     other = f"{fresh_prefix}other"
     client.create_journals(spec(other))
     orders: list[dict[str, object]] = [
@@ -116,7 +108,6 @@ def test_go_append_service(broker: BrokerHandle, client: Client, journal: str, f
 
 
 def test_both_append_services_share_a_journal(broker: BrokerHandle, client: Client, journal: str) -> None:
-    """Each service's records stay whole and in order while both append to one journal."""
     theirs = [f"go {number}" for number in range(2_000)]
     ours = [f"python {number}" for number in range(2_000)]
     orders = "".join(json.dumps({"journal": journal, "content": f"{record}\n"}) + "\n" for record in theirs)
@@ -133,7 +124,6 @@ def test_both_append_services_share_a_journal(broker: BrokerHandle, client: Clie
 
 
 def test_registers_fence_both_ways(broker: BrokerHandle, client: Client, journal: str) -> None:
-    """Registers one client sets refuse the other's append, until that one has set them itself."""
     mine, theirs = "--check-registers=author=python", "--check-registers=author=go"
     client.append(journal, b"ours ", union_registers=labels(("author", "python")))
     refused = run_go(broker.endpoint, "append", f"--journal={journal}", theirs, content=b"x")[-1]
@@ -150,7 +140,6 @@ def test_registers_fence_both_ways(broker: BrokerHandle, client: Client, journal
 
 
 def test_wrong_offset(broker: BrokerHandle, client: Client, journal: str) -> None:
-    """An append at an offset that is not the write head is refused, in both languages."""
     client.append(journal, b"abc")
     refused = run_go(broker.endpoint, "append", f"--journal={journal}", "--offset=2", content=b"x")[-1]
     assert refused["error"] == "WRONG_APPEND_OFFSET"
@@ -161,7 +150,6 @@ def test_wrong_offset(broker: BrokerHandle, client: Client, journal: str) -> Non
 
 
 def test_both_jump_over_what_is_gone(broker: BrokerHandle, client: Client, journal: str, wire: Wire) -> None:
-    """Both clients go on at the second fragment where the first was deleted from the store."""
     client.append(journal, b"deleted")
     client.append(journal, b"kept")
     stored = wire.wait_persisted(journal, 1).fragments[0]
@@ -181,7 +169,6 @@ def test_both_jump_over_what_is_gone(broker: BrokerHandle, client: Client, journ
 
 
 def test_blocked_go_reader_sees_appends(broker: BrokerHandle, client: Client, journal: str) -> None:
-    """A Go reader that waits at the write head gets each of our appends, until it is cancelled."""
     client.append(journal, b"one ")
     with running_go(broker.endpoint, "retry-reader", f"--journal={journal}", "--block") as reader:
         assert reader.until("read", offset=4)["sha1"] == sha1(b"one ")
@@ -191,7 +178,6 @@ def test_blocked_go_reader_sees_appends(broker: BrokerHandle, client: Client, jo
 
 
 def test_blocked_python_reader_sees_go(broker: BrokerHandle, client: Client, journal: str) -> None:
-    """A reader of ours that waits at the write head gets what Go appends."""
     with client.read(journal, block=True) as reader:
         for content in (b"one ", b"two "):
             end_of(run_go(broker.endpoint, "append", f"--journal={journal}", content=content))
@@ -199,7 +185,6 @@ def test_blocked_python_reader_sees_go(broker: BrokerHandle, client: Client, jou
 
 
 def test_go_watch(broker: BrokerHandle, client: Client, fresh_prefix: str) -> None:
-    """A Go WatchedList sees journals come, go, and come again with a new create revision."""
     first, second = f"{fresh_prefix}first", f"{fresh_prefix}second"
     client.create_journals(spec(first))
     with running_go(broker.endpoint, "watch", f"--selector=prefix={fresh_prefix}") as watch:
@@ -216,7 +201,6 @@ def test_go_watch(broker: BrokerHandle, client: Client, fresh_prefix: str) -> No
 
 
 def test_both_watches_see_the_same(broker: BrokerHandle, client: Client, fresh_prefix: str) -> None:
-    """Our WatchedList and Go's end up with the same journals, at the same revision."""
     name = f"{fresh_prefix}journal"
     with (
         running_go(broker.endpoint, "watch", f"--selector=prefix={fresh_prefix}") as theirs,
@@ -235,7 +219,6 @@ def test_both_watches_see_the_same(broker: BrokerHandle, client: Client, fresh_p
 
 
 def test_both_name_a_missing_journal(broker: BrokerHandle, client: Client, journal_name: str) -> None:
-    """A journal that is not there is JOURNAL_NOT_FOUND to reader and appender of both languages."""
     for mode in ("reader", "append"):
         assert run_go(broker.endpoint, mode, f"--journal={journal_name}")[-1]["error"] == "JOURNAL_NOT_FOUND"
     with pytest.raises(JournalNotFoundError), client.read(journal_name, timeout_s=10) as reader:
@@ -245,7 +228,6 @@ def test_both_name_a_missing_journal(broker: BrokerHandle, client: Client, journ
 
 
 def test_both_are_not_allowed(broker: BrokerHandle, client: Client, journal_name: str) -> None:
-    """A read of a journal that is only written to is NOT_ALLOWED to both."""
     client.create_journals(spec(journal_name, flags=pb.JournalSpec.O_WRONLY))
     end = run_go(broker.endpoint, "reader", f"--journal={journal_name}")[-1]
     assert end["error"] == "NOT_ALLOWED"
@@ -254,6 +236,6 @@ def test_both_are_not_allowed(broker: BrokerHandle, client: Client, journal_name
 
 
 def test_unused_root_is_no_matter(broker: BrokerHandle, filled: str, tmp_path: Path) -> None:
-    """A Go reader that lets the broker proxy needs no file root, even if it was given a wrong one."""
+    """A Go reader that lets the broker proxy needs no file root, so a wrong one does not matter."""
     flags = [f"--journal={filled}", f"--file-root={tmp_path}"]
     assert end_of(run_go(broker.endpoint, "reader", *flags))["sha1"] == sha1(CONTENT)

@@ -1,4 +1,4 @@
-"""What our publisher commits, and only that, Gazette's own committed reader delivers: once, in order."""
+"""Gazette's own committed reader delivers exactly what our publisher commits: once, in order."""
 
 from __future__ import annotations
 
@@ -38,19 +38,16 @@ SHOWN: dict[str, tuple[int, Callable[[int], str]]] = {
 
 
 def journal_of(client: Client, name: str, content_type: str) -> Callable[[Message], tuple[str, str]]:
-    """Create a journal, and return the mapping of all messages to it."""
     client.create_journals(spec(name, labels=labels(("content-type", content_type))))
     return lambda _: (name, content_type)
 
 
 def read_committed(broker: BrokerHandle, journal: str, ring: int = 8192) -> tuple[list[Event], Event]:
-    """Return the messages that Gazette's reader delivers, and how it ended."""
     events = run_go(broker.endpoint, "read-committed", f"--journal={journal}", f"--ring-size={ring}")
     return [each for each in events if each["event"] == "message"], end_of(events)
 
 
 def numbers(messages: Sequence[Event]) -> list[Any]:
-    """Return the numbers of documents, None of acknowledgements."""
     return [json.loads(each["value"]).get("number") for each in messages]
 
 
@@ -61,7 +58,6 @@ def numbers(messages: Sequence[Event]) -> list[Any]:
 def test_go_delivers_what_is_committed(
     broker: BrokerHandle, client: Client, journal_name: str, content_type: str, ring: int
 ) -> None:
-    """Committed messages come at once, a transaction's with its acknowledgement, under any framing."""
     make: Any = KINDS[content_type]
     to = journal_of(client, journal_name, content_type)
     with AppendService(client) as service:
@@ -82,7 +78,6 @@ def test_go_delivers_what_is_committed(
 
 
 def test_go_drops_what_appends_repeat(broker: BrokerHandle, client: Client, journal_name: str) -> None:
-    """Whole appends that are in the journal again, acknowledgements among them, are delivered once."""
     to = journal_of(client, journal_name, CONTENT_TYPE_NDJSON)
     with AppendService(client) as service:
         publisher, alone = Publisher(service), Publisher(service)
@@ -106,7 +101,7 @@ def test_go_drops_what_appends_repeat(broker: BrokerHandle, client: Client, jour
 def test_go_sees_all_of_a_transaction_or_nothing(
     broker: BrokerHandle, client: Client, fresh_prefix: str
 ) -> None:
-    """A publisher that died before it stored its intents shows nothing; one that died later, everything."""
+    """A publisher that dies before it stores its intents delivers nothing, a later death everything."""
     names = [fresh_prefix + short for short in "ab"]
     mappings = [journal_of(client, name, CONTENT_TYPE_NDJSON) for name in names]
     stored: list[AckIntent] = []

@@ -34,43 +34,36 @@ Change = pc.ApplyRequest.Change
 
 
 class Forgetful(Totals):
-    """Keeps nothing from one assignment to the next, as the Go program does, and fails at "boom"."""
+    """Keeps no state between assignments, as the Go program does, and fails at "boom"."""
 
     def new_store(self, shard: Shard) -> RemoteStore:
-        """Return a store in a database that nobody else uses."""
         return RemoteStore(Database(), shard.fqn)
 
 
 class Peer:
-    """A consumer under test, with one source."""
-
     def __init__(self, broker: DeployedBroker, endpoint: str, journal: str) -> None:
         self.broker, self.endpoint, self.journal = broker, endpoint, journal
         self.client = Client(broker.endpoint)
         self.shards = ShardClient(endpoint, auth_keys=KEYS, timeout_s=60)
 
     def publish(self, key: str) -> int:
-        """Publish a committed message, and return its end."""
         return publish_number(self.client, self.journal, key)
 
     def status(self, shard_id: str) -> pc.ReplicaStatus:
-        """Return the status of a shard."""
         (listed,) = self.shards.list_shards(f"id={shard_id}")
         return reduce_statuses(listed.status)
 
     def wait_status(self, shard_id: str, code: int) -> None:
-        """Wait until a shard has come to a status."""
         wait_until(f"{shard_id} is {code}", lambda: self.status(shard_id).code == code)
 
 
 @contextmanager
 def our_consumer(broker: DeployedBroker) -> Iterator[str]:
-    """Run a local host and its service."""
     app = Forgetful(Database(), refuses="boom")
     with (
         Client(broker.endpoint) as client,
         ShardServer(auth_keys=KEYS) as server,
-        LocalHost(app, client, restart=None) as host,  # Go starts no failed shard by itself.
+        LocalHost(app, client, restart=None) as host,  # Go does not restart a failed shard by itself.
     ):
         host.serve_at(server.endpoint)
         server.start(host)
@@ -79,7 +72,6 @@ def our_consumer(broker: DeployedBroker) -> Iterator[str]:
 
 @contextmanager
 def go_consumer(broker: DeployedBroker) -> Iterator[str]:
-    """Run the Go program's consumer."""
     flags = [f"--etcd={broker.etcd_url}", f"--auth-keys={KEYS}"]
     with running_go(broker.endpoint, "consume", *flags) as running:
         yield running.until("serving")["endpoint"]
@@ -89,7 +81,6 @@ def go_consumer(broker: DeployedBroker) -> Iterator[str]:
 def peer(
     request: pytest.FixtureRequest, deployed_broker: DeployedBroker, fresh_prefix: str
 ) -> Iterator[Peer]:
-    """A consumer without shards."""
     with request.param(deployed_broker) as endpoint:
         made = Peer(deployed_broker, endpoint, f"{fresh_prefix}numbers")
         create_journals(made.client, made.journal)
@@ -99,7 +90,6 @@ def peer(
 
 
 def test_specs(peer: Peer) -> None:
-    """Shards are created, changed and deleted by revision; one transaction does all or nothing."""
     specs = [shard_spec(f"shard-{at}", [peer.journal], labels={"app": "x"}) for at in (2, 1)]
     revision = peer.shards.apply([Change(upsert=spec) for spec in specs])
     listed = peer.shards.list_shards("app=x")
@@ -124,7 +114,6 @@ def test_specs(peer: Peer) -> None:
 
 
 def test_progress(peer: Peer) -> None:
-    """Stat waits for what was appended, ignores other journals, and knows the sources it has not read."""
     peer.shards.apply([Change(upsert=shard_spec("shard-1", [peer.journal]))])
     assert peer.shards.stat("shard-1", {"other/journal": 9}) == ({peer.journal: 0}, {})
     with ThreadPoolExecutor(1) as pool:
@@ -136,7 +125,6 @@ def test_progress(peer: Peer) -> None:
 
 
 def test_failure(peer: Peer) -> None:
-    """A shard that fails says why, lets nobody wait, and starts again when it is unassigned."""
     specs = [shard_spec("shard-1", [peer.journal]), shard_spec("shard-2", [])]
     peer.shards.apply([Change(upsert=spec) for spec in specs])
     peer.wait_status("shard-1", pc.ReplicaStatus.PRIMARY)
@@ -158,7 +146,6 @@ def test_failure(peer: Peer) -> None:
 
 
 def test_hints(peer: Peer) -> None:
-    """A shard without a recovery log has no hints; one that is not there is not found."""
     peer.shards.apply([Change(upsert=shard_spec("shard-1", [peer.journal], disable=True))])
     found = peer.shards.get_hints("shard-1")
     assert (found.primary_hints.HasField("hints"), list(found.backup_hints)) == (False, [])
@@ -167,7 +154,6 @@ def test_hints(peer: Peer) -> None:
 
 
 def test_authorization(peer: Peer) -> None:
-    """Nobody is let in without a token."""
     with ShardClient(peer.endpoint) as stranger:
         for call in (
             stranger.list_shards,

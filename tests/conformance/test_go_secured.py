@@ -1,4 +1,4 @@
-"""Shows that Go's client gets into brokers asking for keys or certificates, and with the right ones only."""
+"""Go's client uses brokers that require keys or certificates, and only with the right ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ KEY, STRANGE = (base64.b64encode(text * 16).decode() for text in (b"key!", b"odd
     scope="module", params=["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
 )
 def keyed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
-    """A broker that takes signed calls only."""
     directory = tmp_path_factory.mktemp("keyed")
     if request.param == "embedded":
         with EmbeddedBroker(directory, auth_keys=KEY) as embedded:
@@ -34,7 +33,6 @@ def keyed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_go_signs_as_python_does(keyed: BrokerHandle, journal_name: str) -> None:
-    """Both clients append and read with the same key; a third one with another key is turned away."""
     flags = [f"--journal={journal_name}", f"--auth-keys={KEY}"]
     with Client(keyed.endpoint, auth_keys=KEY, timeout_s=30) as client:
         client.create_journals(spec(journal_name))
@@ -50,7 +48,6 @@ def test_go_signs_as_python_does(keyed: BrokerHandle, journal_name: str) -> None
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """A folder with an authority, and a server's and a client's certificate of it."""
     authority = trustme.CA()
     (tmp_path / "ca.pem").write_bytes(authority.cert_pem.bytes())
     for name, host in (("server", "127.0.0.1"), ("client", "client")):
@@ -61,7 +58,6 @@ def certificates(tmp_path: Path) -> Path:
 
 
 def test_go_shows_its_certificate(certificates: Path, journal_name: str) -> None:
-    """Both clients append and read over mutual TLS, by the https endpoint that routes tell as well."""
     server, key, ca = (certificates / name for name in ("server.pem", "server.key", "ca.pem"))
     cert_file, key_file = certificates / "client.pem", certificates / "client.key"
     with EmbeddedBroker(certificates / "root", tls=ServerTls(server, key, ca)) as broker:

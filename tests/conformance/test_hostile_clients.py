@@ -1,4 +1,4 @@
-"""Four servers go on serving others while one client holds 200 connections and does nothing useful in them.
+"""Four servers continue to serve others while one client keeps 200 connections stalled.
 
 The client is at 127.0.0.2. Others are at 127.0.0.3, and at 127.0.0.1 where gRPC's client chooses the address.
 """
@@ -40,8 +40,6 @@ JOURNAL, LARGE, SHARD = "hostile/journal", "hostile/large", "hostile-shard"
 
 @dataclass(frozen=True)
 class Server:
-    """A running server."""
-
     address: tuple[str, int]
     serves: Callable[[], bool]
     """Whether it answers somebody else."""
@@ -49,20 +47,18 @@ class Server:
 
 @contextmanager
 def gateway(root: Path) -> Iterator[Server]:
-    """The embedded broker's HTTP gateway."""
     with EmbeddedBroker(root, gateway=GatewaySettings()) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(JOURNAL))
         wire.append(JOURNAL, b"content")
         wire.create(spec(LARGE))
         for _ in range(8):
-            wire.append(LARGE, bytes(3 << 20))  # More than the sockets of a connection hold.
+            wire.append(LARGE, bytes(3 << 20))  # More than the buffers of a connection's sockets.
         address = _address(broker.gateway_endpoint or "")
         yield Server(address, lambda: b"content" in _get(address, f"/{JOURNAL}", OTHER))
 
 
 @contextmanager
 def secure_gateway(root: Path) -> Iterator[Server]:
-    """The HTTP gateway with TLS."""
     made = Certificates(root / "certificates")
     tls = ServerTls(made.server.cert, made.server.key)
     with EmbeddedBroker(root / "broker", gateway=GatewaySettings(), tls=tls) as broker:
@@ -73,7 +69,6 @@ def secure_gateway(root: Path) -> Iterator[Server]:
 
 @contextmanager
 def lag(_root: Path) -> Iterator[Server]:
-    """The lag monitor."""
     logger = logging.getLogger("test_hostile_clients")
     api = Api(empty_monitor(), lambda: NOW_MS, "a-host", CONFIG, logger=logger)
     with LagService(api, [], listen="127.0.0.1:0") as service:
@@ -83,7 +78,6 @@ def lag(_root: Path) -> Iterator[Server]:
 
 @contextmanager
 def broker(root: Path) -> Iterator[Server]:
-    """The embedded broker's gRPC port."""
     with EmbeddedBroker(root) as embedded, Wire(embedded.endpoint) as wire:
         wire.create(spec(JOURNAL))
         yield Server(_address(embedded.endpoint), lambda: wire.append(JOURNAL, b"x").status == pb.OK)
@@ -91,7 +85,6 @@ def broker(root: Path) -> Iterator[Server]:
 
 @contextmanager
 def consumer(_root: Path) -> Iterator[Server]:
-    """The consumer service."""
     with ShardServer() as served:
         served.start(StillHost(served.endpoint))
         with closing(ShardClient(served.endpoint, timeout_s=SOON_S)) as client:
@@ -121,7 +114,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _call(path: bytes, message: bytes | None) -> bytes:
-    """Return the bytes of a gRPC client that calls, and half-closes only if there is a message."""
+    """Return the bytes of a gRPC client's call, which half-closes only if there is a message."""
 
     def field(name: bytes, value: bytes) -> bytes:  # Literal, not indexed, without Huffman codes: RFC 7541.
         return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
@@ -175,7 +168,6 @@ GRPC = ("idle", "half a line", "half a preface", "no settings", "no headers", "h
 def test_others_are_served(
     tmp_path: Path, serve: Callable[[Path], AbstractContextManager[Server]], behaviours: tuple[str, ...]
 ) -> None:
-    """Whatever one client's connections stall in, somebody else gets an answer at once."""
     with serve(tmp_path) as server:
         for behaviour in behaviours:
             with ExitStack() as held:
@@ -187,7 +179,7 @@ def test_others_are_served(
 
 
 def _connected(server: Server) -> socket.socket:
-    """Return a connection of the hostile client, which takes little of an answer."""
+    """Return a connection of the hostile client, with a small receive buffer."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(SOON_S)
@@ -197,7 +189,7 @@ def _connected(server: Server) -> socket.socket:
 
 
 def _send_some(connection: socket.socket, sent: bytes) -> None:
-    """Send what the connection takes; the server may have ended it already."""
+    """Send what the connection accepts; the server may have closed it already."""
     with suppress(ConnectionError):
         connection.send(sent)
 
@@ -207,7 +199,7 @@ def _send_some(connection: socket.socket, sent: bytes) -> None:
 def test_the_client_itself_is_served(
     tmp_path: Path, serve: Callable[[Path], AbstractContextManager[Server]], behaviour: str
 ) -> None:
-    """Connections in which no request is being answered give way to a new one, whosever it is."""
+    """A connection without a request in progress gives way to a new one, also of the same client."""
     with serve(tmp_path) as server, ExitStack() as held:
         for _ in range(CONNECTIONS):
             _send_some(held.enter_context(_connected(server)), STALLED[behaviour])

@@ -1,4 +1,4 @@
-"""Shows the HTTP gateway of both brokers: reads, appends, JSON, and what they refuse."""
+"""The HTTP gateway of both brokers: reads, appends, JSON, and refusals."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ RANGE_END = "9223372036854775807/9223372036854775807"
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back for one request."""
-
     status: int
     headers: dict[str, str]
     body: bytes
@@ -40,7 +38,6 @@ class Answer:
 
 
 def exchange(endpoint: str, request: bytes) -> bytes:
-    """Send bytes, and return all that comes back until the server closes."""
     parts = urlsplit(endpoint)
     with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
         connection.sendall(request)
@@ -48,7 +45,6 @@ def exchange(endpoint: str, request: bytes) -> bytes:
 
 
 def ask(endpoint: str, method: str, target: str, body: bytes = b"", *headers: str) -> Answer:
-    """Make one HTTP request on a connection of its own."""
     lines = [f"{method} {target} HTTP/1.1", "Host: localhost", "Connection: close", *headers]
     if body:
         lines.append(f"Content-Length: {len(body)}")
@@ -56,7 +52,6 @@ def ask(endpoint: str, method: str, target: str, body: bytes = b"", *headers: st
 
 
 def parse(answer: bytes) -> Answer:
-    """Take an answer apart."""
     head, _, rest = answer.partition(b"\r\n\r\n")
     status, *lines = head.decode("latin-1").split("\r\n")
     headers = dict(_header(line) for line in lines)
@@ -73,7 +68,6 @@ def _header(line: str) -> tuple[str, str]:
 
 
 def dechunk(data: bytes) -> tuple[bytes, bytes]:
-    """Return a chunked body, and its trailers."""
     body = b""
     while True:
         size_text, _, data = data.partition(b"\r\n")
@@ -88,7 +82,7 @@ def dechunk(data: bytes) -> tuple[bytes, bytes]:
     params=["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)],
 )
 def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a gateway; ``GRPC`` has its broker's."""
+    """Return the address of a gateway; ``GRPC`` has its broker's."""
     if request.param == "deployed":
         handle: BrokerHandle = request.getfixturevalue("deployed_broker")
         GRPC[handle.endpoint] = handle.endpoint
@@ -105,21 +99,18 @@ GRPC: dict[str, str] = {}
 
 @pytest.fixture
 def wire(gateway: str) -> Iterator[Wire]:
-    """The stubs, connected to the gateway's broker."""
     with Wire(GRPC[gateway]) as opened:
         yield opened
 
 
 @pytest.fixture
 def journal(wire: Wire, journal_name: str) -> str:
-    """A journal that holds ``0123456789``."""
     wire.create(spec(journal_name))
     wire.append(journal_name, b"0123456789")
     return journal_name
 
 
 def test_get_reads_to_the_head(gateway: str, journal: str) -> None:
-    """The body is the journal from the offset; headers tell offset, head and fragment, a trailer the end."""
     answer = ask(gateway, "GET", f"/{journal}?offset=4")
     assert (answer.status, answer.body) == (HTTPStatus.PARTIAL_CONTENT, b"456789")
     assert answer.headers["content-range"] == f"bytes 4-{RANGE_END}"
@@ -131,22 +122,19 @@ def test_get_reads_to_the_head(gateway: str, journal: str) -> None:
 
 
 def test_the_route_is_protobuf_text(gateway: str, journal: str) -> None:
-    """The route token parses, and names one member that is primary."""
     token = ask(gateway, "HEAD", f"/{journal}").headers["x-route-token"]
     route = text_format.Parse(token, pb.Route())
     assert (len(route.members), route.primary) == (1, 0)
 
 
 def test_head_has_no_body(gateway: str, journal: str) -> None:
-    """HEAD gives the headers of a read, and nothing else."""
     answer = ask(gateway, "HEAD", f"/{journal}?offset=3&block=false")
     assert (answer.status, answer.body) == (HTTPStatus.PARTIAL_CONTENT, b"")
     assert answer.headers["content-range"] == f"bytes 3-{RANGE_END}"
 
 
 def test_a_stored_fragment_is_told(gateway: str, wire: Wire, journal: str) -> None:
-    """A read tells when its fragment was stored, once it is, and where to get it."""
-    wire.append(journal, b"x")  # The first fragment is closed now.
+    wire.append(journal, b"x")  # This closes the first fragment.
     wire.wait_persisted(journal, 1)
     answer = ask(gateway, "HEAD", f"/{journal}?offset=0")
     assert answer.headers["x-fragment-last-modified"].endswith("GMT")
@@ -154,7 +142,6 @@ def test_a_stored_fragment_is_told(gateway: str, wire: Wire, journal: str) -> No
 
 
 def test_a_blocking_get_waits(gateway: str, wire: Wire, journal: str) -> None:
-    """Content comes as it is appended under block=true, until the client leaves."""
     parts = urlsplit(gateway)
     with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
         connection.sendall(f"GET /{journal}?block=true HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
@@ -171,7 +158,6 @@ def test_a_blocking_get_waits(gateway: str, wire: Wire, journal: str) -> None:
     [pytest.param(10, 416, id="at-head"), pytest.param(-1, 416, id="head"), pytest.param(99, 416, id="past")],
 )
 def test_nothing_to_read_yet(gateway: str, journal: str, offset: int, status: int) -> None:
-    """A read at or past the head that does not block is 416, and tells the head."""
     answer = ask(gateway, "GET", f"/{journal}?offset={offset}")
     assert answer.status == status
     assert answer.headers["x-write-head"] == "10"
@@ -179,7 +165,6 @@ def test_nothing_to_read_yet(gateway: str, journal: str, offset: int, status: in
 
 
 def test_an_unknown_journal(gateway: str, journal_name: str) -> None:
-    """Reading it is 404; appending to it is 500 with the status as its text."""
     answer = ask(gateway, "GET", f"/{journal_name}")
     assert (answer.status, answer.body.strip()) == (404, b"JOURNAL_NOT_FOUND")
     answer = ask(gateway, "PUT", f"/{journal_name}", b"x")
@@ -198,12 +183,10 @@ def test_an_unknown_journal(gateway: str, journal_name: str) -> None:
     ],
 )
 def test_bad_requests(gateway: str, journal: str, method: str, query: str) -> None:
-    """A method or an argument that the gateway does not know is 400."""
     assert ask(gateway, method, f"/{journal}{query}").status == HTTPStatus.BAD_REQUEST
 
 
 def test_put_appends(gateway: str, wire: Wire, journal: str) -> None:
-    """The body is one append; the answer tells where it landed and its SHA-1."""
     body = b"appended" * 100_000
     answer = ask(gateway, "PUT", f"/{journal}", body)
     assert (answer.status, answer.body) == (HTTPStatus.NO_CONTENT, b"")
@@ -216,7 +199,6 @@ def test_put_appends(gateway: str, wire: Wire, journal: str) -> None:
 
 
 def test_put_takes_chunked_bodies(gateway: str, wire: Wire, journal: str) -> None:
-    """A body of unknown length is one append, too."""
     head = f"PUT /{journal} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{CHUNKED}\r\n\r\n"
     answer = parse(exchange(gateway, head.encode() + b"3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n"))
     assert answer.status == HTTPStatus.NO_CONTENT
@@ -224,7 +206,7 @@ def test_put_takes_chunked_bodies(gateway: str, wire: Wire, journal: str) -> Non
 
 
 def test_put_waits_to_be_told_to_go_on(gateway: str, wire: Wire, journal: str) -> None:
-    """A client that asks whether its body is wanted is told so before it sends it."""
+    """A client that sends ``Expect: 100-continue`` gets its answer before it sends the body."""
     parts = urlsplit(gateway)
     with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
         head = f"PUT /{journal} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n"
@@ -246,7 +228,6 @@ MALFORMED = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_body_appends_nothing(gateway: str, wire: Wire, journal: str, name: str) -> None:
-    """A body that breaks the rules of chunks is refused, and none of it is appended."""
     framing, body = MALFORMED[name]
     head = f"PUT /{journal} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{framing}\r\n\r\n"
     assert parse(exchange(gateway, head.encode() + body)).status >= HTTPStatus.BAD_REQUEST
@@ -254,14 +235,12 @@ def test_a_malformed_body_appends_nothing(gateway: str, wire: Wire, journal: str
 
 
 def test_an_empty_put_is_a_barrier(gateway: str, journal: str) -> None:
-    """A PUT without a body tells the head."""
     answer = ask(gateway, "PUT", f"/{journal}")
     assert answer.status == HTTPStatus.NO_CONTENT
     assert (answer.headers["x-commit-begin"], answer.headers["x-commit-end"]) == ("10", "10")
 
 
 def test_a_cut_body_appends_nothing(gateway: str, wire: Wire, journal: str) -> None:
-    """A client that leaves in the middle of its body appends none of it."""
     parts = urlsplit(gateway)
     with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
         connection.sendall(
@@ -272,7 +251,6 @@ def test_a_cut_body_appends_nothing(gateway: str, wire: Wire, journal: str) -> N
 
 
 def test_json_list_and_read(gateway: str, journal: str) -> None:
-    """Requests as proto-JSON are answered by lines of JSON: camel case, int64 as text, bytes as base64."""
     request = {"selector": {"include": {"labels": [{"name": "name", "value": journal}]}}}
     answer = ask(gateway, "POST", "/v1/journals/list", json.dumps(request).encode())
     assert answer.status == HTTPStatus.OK
@@ -300,29 +278,25 @@ def test_json_list_and_read(gateway: str, journal: str) -> None:
     ],
 )
 def test_bad_json(gateway: str, target: str, body: bytes, status: int) -> None:
-    """A text that is no request is refused with a JSON error; fields nobody knows are passed over."""
     assert ask(gateway, "POST", target, body).status == status
 
 
-# -- What only the embedded broker's gateway promises.
+# -- Promises of the embedded broker's gateway only.
 
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker with keys and a gateway."""
     with EmbeddedBroker(tmp_path, gateway=GatewaySettings(), auth_keys="c2VjcmV0 AA==") as broker:
         yield broker
 
 
 def address(broker: EmbeddedBroker) -> str:
-    """Return the gateway's address."""
     assert broker.gateway_endpoint is not None
     return broker.gateway_endpoint
 
 
 @pytest.fixture
 def held(embedded: EmbeddedBroker) -> Iterator[Wire]:
-    """The stubs, and the journal ``gateway/journal`` that holds ``0123456789``."""
     with Wire(embedded.endpoint) as wire:
         wire.create(spec("gateway/journal"))
         wire.append("gateway/journal", b"0123456789")
@@ -333,7 +307,6 @@ PUT = "PUT /gateway/journal HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def test_a_body_is_no_request(embedded: EmbeddedBroker, held: Wire) -> None:
-    """Bytes sent as the body of a read are not taken for the request that follows it."""
     hidden = f"{PUT}Content-Length: 6\r\n\r\nhidden".encode()
     read = f"GET /gateway/journal HTTP/1.1\r\nHost: localhost\r\n{CHUNKED}\r\n\r\n".encode()
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(hidden), hidden)
@@ -344,7 +317,6 @@ def test_a_body_is_no_request(embedded: EmbeddedBroker, held: Wire) -> None:
 
 
 def test_requests_of_one_connection(embedded: EmbeddedBroker, held: Wire) -> None:
-    """A connection takes one request after the other, also when they come at once, and after an error."""
     requests = [
         f"{PUT}Content-Length: 3\r\n\r\nabc",
         "GET /not/there HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -356,14 +328,12 @@ def test_requests_of_one_connection(embedded: EmbeddedBroker, held: Wire) -> Non
 
 
 def test_a_refused_body_does_not_hide_the_answer(embedded: EmbeddedBroker) -> None:
-    """A client in the middle of a long body gets the answer that refuses it."""
     answer = ask(address(embedded), "PUT", "/not/there", bytes(8 << 20))
     assert (answer.status, answer.body.strip()) == (500, b"JOURNAL_NOT_FOUND")
 
 
 @pytest.mark.parametrize("method", ["PUT /gateway/journal", "POST /v1/journals/list"])
 def test_a_malformed_body_does_not_keep_the_broker(tmp_path: Path, method: str) -> None:
-    """A chunk of a negative size is refused, and the broker stops in time."""
     with EmbeddedBroker(tmp_path, gateway=GatewaySettings()) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec("gateway/journal"))
         head = f"{method} HTTP/1.1\r\nHost: localhost\r\n{CHUNKED}\r\n\r\n"
@@ -374,7 +344,6 @@ def test_a_malformed_body_does_not_keep_the_broker(tmp_path: Path, method: str) 
 
 
 def test_json_requests_have_a_limit(embedded: EmbeddedBroker) -> None:
-    """A request of more than a mebibyte is refused, also where it does not say its length."""
     head = f"POST /v1/journals/list HTTP/1.1\r\nHost: localhost\r\n{CHUNKED}\r\n\r\n"
     body = b"200000\r\n" + bytes(2 << 20) + b"\r\n"
     assert parse(exchange(address(embedded), head.encode() + body)).status == 413
@@ -394,7 +363,7 @@ def test_json_requests_have_a_limit(embedded: EmbeddedBroker) -> None:
     ],
 )
 def test_requests_for_other_hosts_are_refused(tmp_path: Path, host: str, status: int) -> None:
-    """A request for a name that is not the gateway's is a rebound web page's, and changes nothing."""
+    """A request for a foreign host name may come from a web page by DNS rebinding."""
     broker = EmbeddedBroker(tmp_path, gateway=GatewaySettings(port=0, names=["Broker.lan"]))
     with broker, Wire(broker.endpoint) as wire:
         wire.create(spec("gateway/journal"))
@@ -422,7 +391,7 @@ def test_requests_for_other_hosts_are_refused(tmp_path: Path, host: str, status:
 def test_pages_of_other_origins_do_not_append(
     embedded: EmbeddedBroker, held: Wire, method: str, header: str, status: int
 ) -> None:
-    """An append that another origin's page made a browser send is refused; scripts cannot use a read."""
+    """Another site's page must not append through a visitor's browser, nor read the answer of a read."""
     answer = ask(address(embedded), method, "/gateway/journal", b"x" if method == "PUT" else b"", header)
     assert answer.status == status
     assert held.head("gateway/journal") == (11 if status == 204 else 10)
@@ -443,7 +412,6 @@ def test_pages_of_other_origins_do_not_append(
     ],
 )
 def test_hostile_requests_are_refused(embedded: EmbeddedBroker, request_line: str, status: int) -> None:
-    """A request that cannot be meant well has its status, and the gateway goes on."""
     answer = exchange(
         address(embedded), f"{request_line}\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
     )
@@ -452,7 +420,7 @@ def test_hostile_requests_are_refused(embedded: EmbeddedBroker, request_line: st
 
 
 def test_more_connections_than_served_are_told(embedded: EmbeddedBroker) -> None:
-    """A client that waits for as many answers as it may is told to come again, until one has ended."""
+    """A client at its limit of pending answers gets 503 until one of them has ended."""
     parts = urlsplit(address(embedded))
     with Wire(embedded.endpoint) as wire:
         wire.create(spec("gateway/tailed"))
@@ -461,7 +429,7 @@ def test_more_connections_than_served_are_told(embedded: EmbeddedBroker) -> None
     for tail in tails:
         tail.sendall(b"GET /gateway/tailed?block=true HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = b""
-        while b"content\r\n" not in received:  # From here on its answer is on the way.
+        while b"content\r\n" not in received:  # From here on its answer is in progress.
             received += tail.recv(1 << 16)
     wait_for(lambda: ask_status(embedded) == 503, "a refusal that is not lost to a reset")
     for tail in tails:
@@ -470,7 +438,7 @@ def test_more_connections_than_served_are_told(embedded: EmbeddedBroker) -> None
 
 
 def ask_status(broker: EmbeddedBroker) -> int:
-    """Ask for a journal that does not exist; 0 if the connection was reset."""
+    """Return the status of a read of a missing journal, or 0 if the connection was reset."""
     try:
         return ask(address(broker), "GET", "/not/there").status
     except ConnectionError:
@@ -478,7 +446,6 @@ def ask_status(broker: EmbeddedBroker) -> int:
 
 
 def test_keys_and_the_gateway(tmp_path: Path) -> None:
-    """With keys each request needs a token that allows it, for this journal; others are not found."""
     keys = KeySet.parse("c2VjcmV0")
 
     def bearer(capability: Capability, selector: str = "") -> str:
@@ -510,7 +477,7 @@ def test_keys_and_the_gateway(tmp_path: Path) -> None:
 
 
 def test_a_gateway_that_serves_without_token(tmp_path: Path) -> None:
-    """By choice GET and PUT need no token, as Gazette's; the JSON gateway does."""
+    """By option GET and PUT need no token, as in Gazette; the JSON gateway always needs one."""
     gateway = GatewaySettings(serves_without_token=True)
     with EmbeddedBroker(tmp_path, gateway=gateway, auth_keys="c2VjcmV0 AA==") as broker:
         with Wire(broker.endpoint) as wire:
@@ -523,7 +490,7 @@ def test_a_gateway_that_serves_without_token(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_left_is_noticed(tmp_path: Path) -> None:
-    """A blocked read ends soon after its client closed, so that it does not hold a place for ever."""
+    """Otherwise reads of clients that have left would occupy the server's places for ever."""
     with EmbeddedBroker(tmp_path, gateway=GatewaySettings()) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec("gateway/journal"))
         wire.append("gateway/journal", b"x")
@@ -538,7 +505,6 @@ def test_a_reader_that_left_is_noticed(tmp_path: Path) -> None:
 
 
 def test_http_1_0_gets_a_plain_body(embedded: EmbeddedBroker) -> None:
-    """An old client gets the content without chunks, and the end of the connection after it."""
     with Wire(embedded.endpoint) as wire:
         wire.create(spec("gateway/journal"))
         wire.append("gateway/journal", b"content")
@@ -547,7 +513,6 @@ def test_http_1_0_gets_a_plain_body(embedded: EmbeddedBroker) -> None:
 
 
 def test_stop_ends_blocked_reads(tmp_path: Path) -> None:
-    """A stopping broker ends reads of its gateway by itself, and says so in the trailer."""
     with EmbeddedBroker(tmp_path, gateway=GatewaySettings()) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec("gateway/journal"))
         wire.append("gateway/journal", b"x")

@@ -1,7 +1,8 @@
-"""On REST catalogs, Iceberg tables have each batch once, as on one in SQLite. In soak.
+"""On REST catalogs, Iceberg tables have each batch once, as on one in SQLite. The tests run in soak.
 
 The catalog of Iceberg's own tests keeps a table's snapshots, so tests of ``test_iceberg_table.py`` run again
-on it. Nessie, over a real S3 server, shows the newest snapshot only, so the table property is all there is.
+on it. Nessie, over a real S3 server, shows only the newest snapshot, so the ledger has just the table
+property.
 """
 
 from __future__ import annotations
@@ -70,32 +71,27 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The catalog of Iceberg's tests."""
     with running_rest_catalog(tmp_path_factory.mktemp("catalog")) as properties:
         yield properties
 
 
 @pytest.fixture(scope="module")
 def nessie(tmp_path_factory: pytest.TempPathFactory, s3_server: ObjectStore) -> Iterator[dict[str, str]]:
-    """Nessie, whose tables are on the S3 server."""
     with running_nessie(tmp_path_factory.mktemp("nessie"), s3_server) as properties:
         yield properties
 
 
 @pytest.fixture
 def stream(rest_catalog: dict[str, str]) -> IcebergStream:
-    """A query that has written a batch to a new table of the first catalog."""
     return begun(rest_catalog)
 
 
 @pytest.fixture
 def nessie_stream(nessie: dict[str, str]) -> IcebergStream:
-    """The same, on Nessie."""
     return begun(nessie)
 
 
 def begun(properties: dict[str, str]) -> IcebergStream:
-    """Write the first rows of a query to a new table."""
     catalog = open_namespace(properties)
     if catalog.table_exists(NAME.identifier):
         catalog.drop_table(NAME.identifier)
@@ -106,7 +102,6 @@ def begun(properties: dict[str, str]) -> IcebergStream:
 
 
 def test_nessie_shows_one_snapshot_and_the_ledger_goes_on(nessie_stream: IcebergStream) -> None:
-    """Batches that run again, commits of others between decision and commit, a copied checkpoint."""
     with calling("sink.before_write", lambda: nessie_stream.append_foreign(0, 1)):
         nessie_stream.run(2, 10, 12)
     nessie_stream.append_foreign(2)
@@ -122,7 +117,7 @@ def test_nessie_shows_one_snapshot_and_the_ledger_goes_on(nessie_stream: Iceberg
 
 
 def test_of_two_writers_on_nessie_one_commits_each_batch(nessie_stream: IcebergStream) -> None:
-    """A hundred races: both decide before either commits."""
+    """In each of a hundred races, both writers decide before either commits."""
     rounds = 100
     writers = [nessie_stream.other(seen=None), nessie_stream.other(seen=None)]
     shape = writers[0].table.prepare(ROWS)[1]
@@ -150,7 +145,6 @@ def test_of_two_writers_on_nessie_one_commits_each_batch(nessie_stream: IcebergS
 def test_a_driver_that_dies_in_a_commit_on_nessie_loses_and_doubles_nothing(
     nessie_stream: IcebergStream, point: str
 ) -> None:
-    """SIGKILL before the commit, and after it."""
     die_in_second_batch(nessie_stream, point)
     successor = nessie_stream.other(seen=None)
     successor.run(2, 10, 20)
@@ -161,7 +155,6 @@ def test_a_driver_that_dies_in_a_commit_on_nessie_loses_and_doubles_nothing(
 def test_a_reset_of_nessies_branch_takes_the_position_back(
     nessie: dict[str, str], nessie_stream: IcebergStream
 ) -> None:
-    """Rows and table property go back together; the query that has gone on is refused."""
     branch = nessie["uri"].replace("/iceberg/main/", "/api/v2/trees/main")
     before = httpx.get(branch).json()["reference"]
     nessie_stream.run(2, 10, 20)
@@ -176,7 +169,7 @@ def test_a_reset_of_nessies_branch_takes_the_position_back(
 
 
 def test_partitions_on_nessie(nessie: dict[str, str]) -> None:
-    """The table is made with them. Nessie 0.99 cannot read what pyiceberg sends to add a column."""
+    """The table is created with partitions. Nessie 0.99 cannot parse pyiceberg's request to add a column."""
     catalog = open_namespace(nessie)
     if catalog.table_exists(NAME.identifier):
         catalog.drop_table(NAME.identifier)

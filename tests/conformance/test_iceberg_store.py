@@ -17,7 +17,6 @@ from tests.rig.object_store import BUCKET, KEY_ID, SECRET, ObjectStore
 
 
 def test_table_and_checkpoint_may_be_in_an_object_store(tmp_path: Path, object_store: ObjectStore) -> None:
-    """Spark's calls with everything pickled in between; a batch that runs again adds nothing."""
     properties = {
         "type": "sql",
         "uri": f"sqlite:///{tmp_path}/catalog.db",

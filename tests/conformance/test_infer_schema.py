@@ -1,4 +1,4 @@
-"""Columns that a query takes from a sample of its journals: which records count, and what is refused."""
+"""Columns that a query infers from a sample of its journals: which records count, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ pytestmark = pytest.mark.brokers("embedded")
 
 
 class Journals:
-    """Journals under a prefix, and the columns of a query over them."""
-
     def __init__(self, broker: BrokerHandle, client: Client, prefix: str) -> None:
         self.client = client
         self.given = {
@@ -40,7 +38,6 @@ class Journals:
         self.prefix = prefix
 
     def append(self, short: str, content: bytes, **labels: str) -> str:
-        """Create a journal, append to it, and return its name."""
         name = self.prefix + short
         named = {key.replace("_", "-"): value for key, value in labels.items()}
         self.client.create_journals(journal_spec(name, labels=named))
@@ -49,7 +46,6 @@ class Journals:
         return name
 
     def columns(self, **options: str) -> str:
-        """Return the columns as Spark writes them."""
         found = GazetteDataSource(CaseInsensitiveDict(self.given | options)).schema()
         assert isinstance(found, StructType)
         return found.simpleString()
@@ -57,13 +53,12 @@ class Journals:
 
 @pytest.fixture
 def journals(broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
-    """An empty prefix on the broker under test."""
     return Journals(broker, client, fresh_prefix)
 
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_all_journals_count(journals: Journals) -> None:
-    """A stream that starts at the latest is sampled from the earliest on; an empty journal says nothing."""
+    """A stream from the latest offsets is sampled from the earliest; an empty journal has no influence."""
     journals.append("a", b'{"id":1,"at":"2026-01-01"}\n{"id":2}\n')
     journals.append("b", b'{"id":1.5,"tags":["x"],"_offset":1}\nhalf')
     journals.append("c", b"")
@@ -73,7 +68,6 @@ def test_all_journals_count(journals: Journals) -> None:
 
 
 def test_the_sample_is_bounded(journals: Journals) -> None:
-    """The sample has the records that begin in the first bytes of each of the first journals."""
     first, rest = b'{"a":1}\n{"b":2}\n', b'{"c":3}\n' * 100_000
     journals.append("00", first + rest)
     for at in range(1, MAX_JOURNALS):
@@ -85,7 +79,6 @@ def test_the_sample_is_bounded(journals: Journals) -> None:
 
 
 def test_the_sample_begins_where_the_query_does(journals: Journals) -> None:
-    """The sample begins where the query does, and ends where a batch ends."""
     name = journals.append("a", b'{"a":1}\n{"b":2}\n{"c":3}\n')
     start, end = f'{{"{name}":8}}', f'{{"{name}":16}}'
     assert journals.columns(startingOffsets=start, endingOffsets=end) == "struct<b:bigint>"
@@ -93,7 +86,7 @@ def test_the_sample_begins_where_the_query_does(journals: Journals) -> None:
 
 @pytest.mark.parametrize("option", ["startingOffsets", "resumeOffsets"])
 def test_a_range_without_records_is_sampled_from_the_earliest_on(journals: Journals, option: str) -> None:
-    """A query that continues where another one has read everything has columns before more is written."""
+    """Otherwise a query that continues at the end of the journals would have no columns."""
     name = journals.append("a", b'{"a":1}\n')
     journals.append("b", b"")
     at_end = f'{{"{name}":8}}'
@@ -103,7 +96,6 @@ def test_a_range_without_records_is_sampled_from_the_earliest_on(journals: Journ
 
 
 def test_malformed_records_by_mode(journals: Journals) -> None:
-    """Malformed records add their column, are left out, or end the load; a rescued column takes them."""
     name = journals.append("a", b'{"a":1}\noops\n')
     assert journals.columns(columnNameOfCorruptRecord="bad") == "struct<a:bigint,bad:string>"
     assert journals.columns(mode="DROPMALFORMED") == "struct<a:bigint>"
@@ -113,7 +105,6 @@ def test_malformed_records_by_mode(journals: Journals) -> None:
 
 
 def test_the_label_tells_the_format(journals: Journals) -> None:
-    """Lines hold JSON; no other framing is sampled."""
     del journals.given["format"]
     journals.append("a", b'{"a":1}\n', content_type="application/x-ndjson")
     assert journals.columns() == "struct<a:bigint>"
@@ -123,7 +114,6 @@ def test_the_label_tells_the_format(journals: Journals) -> None:
 
 
 def test_names_of_metadata_are_no_fields(journals: Journals) -> None:
-    """Those of messages count only where committed messages are read."""
     journals.append("a", b'{"a":1,"_clock":"x","_offset":"y"}\n')
     assert journals.columns() == "struct<_clock:string,a:bigint>"
     assert journals.columns(isolationLevel="read_committed") == "struct<a:bigint>"
@@ -138,14 +128,12 @@ def test_names_of_metadata_are_no_fields(journals: Journals) -> None:
     ],
 )
 def test_a_sample_without_a_column_is_refused(journals: Journals, content: bytes, problem: str) -> None:
-    """The error tells the way out: a schema."""
     journals.append("a", content)
     with pytest.raises(OptionError, match=f"inferSchema.*{problem}.*schema"):
         journals.columns()
 
 
 def test_hints_come_before_the_sample(journals: Journals) -> None:
-    """A hint may give a column that no record of the sample has, one of the record's origin, and a type."""
     journals.append("a", b'{"id":1,"user":{"since":"2026-01-01"}}\n')
     hints = "user.since DATE, note STRING, _offset BIGINT"
     expected = "struct<id:bigint,user:struct<since:date>,note:string,_offset:bigint>"
@@ -156,7 +144,7 @@ def test_hints_come_before_the_sample(journals: Journals) -> None:
 
 
 def test_a_restart_has_the_columns_of_the_first_start(journals: Journals, tmp_path: Path) -> None:
-    """A field that appeared later is in no column until a hint says so, or the file is deleted."""
+    """A field that appears later gets no column until a hint names it, or the file is deleted."""
     given = {"inferredSchemaLocation": str(tmp_path / "schema")}
     name = journals.append("a", b'{"id":1}\n')
     assert journals.columns(**given) == "struct<id:bigint>"
@@ -171,14 +159,13 @@ def test_a_restart_has_the_columns_of_the_first_start(journals: Journals, tmp_pa
 
 @pytest.mark.parametrize("form", ["raw", "protobuf"])
 def test_formats_without_names_are_refused(journals: Journals, form: str) -> None:
-    """Formats without names are refused before anything is read."""
     more = {"descriptorFile": "/none", "messageName": "none"} if form == "protobuf" else {}
     with pytest.raises(OptionError, match=rf"inferSchema.*format={form}"):
         journals.columns(format=form, **more)
 
 
 def test_a_sample_that_takes_too_long_is_an_error(journals: Journals) -> None:
-    """Part of one would be another sample, and so maybe another schema."""
+    """Part of a sample could give a different schema."""
     journals.append("a", b'{"a":1}\n')
     options = parse_options(journals.given)
     sample = plan_sample(journals.client, options)

@@ -1,4 +1,4 @@
-"""The lag monitor's page in a real browser: what is worst comes first, and what is unknown is shown so."""
+"""The lag monitor's page in a real browser: the worst groups come first, and unknown values show as such."""
 
 from __future__ import annotations
 
@@ -29,21 +29,19 @@ DASH = "\N{EN DASH}"
 
 
 def new_monitor() -> Monitor:
-    """Return a monitor that knows nothing yet, and whose verdicts are always new."""
+    """Return a monitor without data, whose verdicts are never cached."""
     history = History(HistoryOptions())
     return Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
 
 
 @dataclass
 class Served:
-    """A page in a browser, and the monitor behind it."""
-
     browser: Browser
     monitor: Monitor
     address: str
 
     def text(self, selector: str) -> list[str]:
-        """Return the text of each element that a selector matches and that is shown."""
+        """Return the text of each visible element that a selector matches."""
         found: list[str] = self.browser.evaluate(
             f"[...document.querySelectorAll({selector!r})]"
             ".filter(each => each.checkVisibility()).map(each => each.textContent)"
@@ -51,13 +49,12 @@ class Served:
         return found
 
     def click(self, *selectors: str) -> None:
-        """Click on the first element that each selector matches."""
         for selector in selectors:
             self.browser.evaluate(f"document.querySelector({selector!r}).click()")
 
 
 class Still(LagService):
-    """A service whose monitor looks only when a test says so."""
+    """A service whose monitor polls only when a test asks it to."""
 
     def round(self) -> None:
         """Leave the monitor as it is."""
@@ -65,14 +62,12 @@ class Still(LagService):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser for all tests of this file."""
     with Browser(tmp_path_factory.mktemp("browser")) as found:
         yield found
 
 
 @contextmanager
 def opened(browser: Browser, monitor: Monitor, api: type[Api] = Api) -> Iterator[Served]:
-    """Show a monitor's page, as at ``NOW_MS``."""
     monitor.observe_round(NOW_MS)
     answers = api(monitor, lambda: NOW_MS, "a-host", {"cluster": {"gazette": {}}})
     with Still(answers, [], listen="127.0.0.1:0") as service:
@@ -90,7 +85,6 @@ class Query:
     last: int = 0
 
     def commit(self, at: int) -> GroupCommit:
-        """Return what it commits in a minute."""
         at_ms = NOW_MS + at * MINUTE_MS
         return GroupCommit(at + 10_000, at_ms, self.offsets(at), self.heads(at), at_ms - 2000)
 
@@ -99,7 +93,7 @@ START = 10**10
 
 
 def clicks() -> Query:
-    """Return a query that is behind now and then, and catches up."""
+    """Return a query that falls behind now and then, and catches up."""
     rates = {f"shop/clicks/{at}": 2_000_000 + 500_000 * at for at in range(3)}
 
     def offsets(at: int) -> dict[str, int]:
@@ -126,7 +120,7 @@ def orders() -> Query:
 
 
 def payments() -> Query:
-    """Return a query that stopped 90 minutes ago, when one of its journals still had bytes to read."""
+    """Return a query that stopped 90 minutes ago, when one of its journals still had unread bytes."""
     names = [f"shop/payments/{at}" for at in range(12)]
 
     def offsets(at: int) -> dict[str, int]:
@@ -160,7 +154,6 @@ def restarted() -> Monitor:
 
 
 def test_the_worst_comes_first_and_a_day_is_known_after_a_start(browser: Browser) -> None:
-    """Each group is one line; an opened one has journals, and charts with axes and a value to point at."""
     with opened(browser, restarted()) as page:
         assert page.text(".group .name > :first-child") == ["payments", "orders", "clicks"]
         assert page.text(".group .badge") == ["ERR", "WARN", "OK"]
@@ -194,14 +187,13 @@ def test_the_worst_comes_first_and_a_day_is_known_after_a_start(browser: Browser
         assert browser.evaluate("document.title") == "(2) Lag"
         page.click('[data-hours="1"]')
         browser.wait("document.querySelector('[data-group=clicks] figcaption b').textContent === 'lag, 1 h'")
-        # The address has the open groups and the range.
+        # The address contains the open groups and the range.
         browser.open(browser.evaluate("location.href"))
         browser.wait("document.querySelectorAll('.detail:not(.hidden) path.area').length > 1")
         assert page.text("[aria-pressed=true]") == ["1 h"]
 
 
 def test_groups_are_sorted_and_filtered(browser: Browser) -> None:
-    """By a column's heading, in both orders and back to the worst first; by a verdict; by text."""
     names = ".group .name > :first-child"
     with opened(browser, restarted()) as page:
         by_name, by_lag = (f"thead th:nth-child({column}) button" for column in (2, 3))
@@ -225,7 +217,6 @@ def test_groups_are_sorted_and_filtered(browser: Browser) -> None:
 
 
 def test_a_verdict_leads_to_what_to_do(browser: Browser) -> None:
-    """A click on it opens the words at its meaning, and does not open the group."""
     with opened(browser, restarted()) as page:
         page.click(".group .badge.ERR")
         assert page.text("dt.found") == ["ERR"]
@@ -234,7 +225,6 @@ def test_a_verdict_leads_to_what_to_do(browser: Browser) -> None:
 
 
 def test_marks_and_incidents_are_shown(browser: Browser) -> None:
-    """A chart marks a start and a RESTORE; incidents have their verdict, time and alarms."""
     history = History(HistoryOptions())
     evaluator = Evaluator(history, Thresholds(), expire_cache_s=0)
     monitor = Monitor("gazette", history, evaluator, alarms=Alarms(max_lag_bytes=100))
@@ -252,7 +242,7 @@ def test_marks_and_incidents_are_shown(browser: Browser) -> None:
         start, restore = browser.evaluate(titles)
         assert start.startswith("the query started at ")
         assert restore.startswith("RESTORE of the table at ")
-        # Before the first commit nothing is known, so the range begins there.
+        # There is no data before the first commit, so the range begins there.
         assert page.text("figcaption b")[0].startswith("lag, since ")
         assert page.text("#incidents summary") == ["Incidents of the last 7 days: 1"]
         page.click("#incidents summary")
@@ -265,7 +255,6 @@ def test_marks_and_incidents_are_shown(browser: Browser) -> None:
 
 
 def test_the_charts_are_drawn_again_for_another_width(browser: Browser) -> None:
-    """Without waiting for the next look."""
     with opened(browser, restarted()) as page:
         page.click("[data-group=clicks] .group")
         browser.wait("document.querySelectorAll('path.area').length > 1")
@@ -281,7 +270,6 @@ def test_the_charts_are_drawn_again_for_another_width(browser: Browser) -> None:
 
 
 def many(journals: int) -> Monitor:
-    """Return a monitor of a query of many journals, a hundred of which fall behind."""
     monitor = new_monitor()
     names = [f"shop/events/part-{at:05}" for at in range(journals)]
     bad = set(names[:: journals // 100])
@@ -297,7 +285,6 @@ def many(journals: int) -> Monitor:
 def test_five_thousand_journals_do_not_stall_the_page(
     browser: Browser, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    """A page shows 50 journals in two requests, keeps its rows, and finds a journal by its name."""
     monitor = many(5000)
     rows = ".detail tbody tr"
     with opened(browser, monitor) as page:
@@ -333,13 +320,13 @@ def test_five_thousand_journals_do_not_stall_the_page(
         browser.wait("document.querySelectorAll('.detail tbody tr').length === 1")
         assert page.text(".detail td.name") == ["shop/events/part-04999"]
         assert page.text(".detail .badge") == ["OK"]
-        # The address has the filter.
+        # The address contains the filter.
         browser.open(browser.evaluate("location.href"))
         assert page.text(".detail td.name") == ["shop/events/part-04999"]
 
 
 def test_what_is_unknown_is_shown_as_unknown(browser: Browser) -> None:
-    """Without a broker no lag is 0, and a table that cannot be read has its place."""
+    """Without a broker the page must not show a lag of 0; an unreadable table still has its row."""
     monitor = new_monitor()
     monitor.observe_commits("orders", [GroupCommit(1, NOW_MS - 1000, {"shop/a": 400})], NOW_MS)
     monitor.observe_feed("write heads", (), NOW_MS, "no broker", of_heads=True)
@@ -360,7 +347,6 @@ def test_what_is_unknown_is_shown_as_unknown(browser: Browser) -> None:
 
 
 def test_open_transactions_have_a_column(browser: Browser) -> None:
-    """Of each journal it has their number, the age of the first and what that holds, or says unknown."""
     monitor = new_monitor()
     reached = {"shop/a": 900, "shop/b": 800, "shop/c": 700}
     monitor.observe_heads(dict.fromkeys(reached, 1000), NOW_MS)
@@ -379,7 +365,6 @@ def test_open_transactions_have_a_column(browser: Browser) -> None:
 
 
 def test_a_page_without_groups_says_what_it_watches(browser: Browser) -> None:
-    """A table without an entry is no group; the list of sources is open and tells so."""
     monitor = new_monitor()
     monitor.observe_heads({"shop/a": 1}, NOW_MS)
     monitor.observe_feed("write heads", (), NOW_MS, of_heads=True)
@@ -392,17 +377,13 @@ def test_a_page_without_groups_says_what_it_watches(browser: Browser) -> None:
 
 
 class DyingApi(Api):
-    """Answers until it is told to die."""
-
     dead = False
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Answer as long as it lives."""
         return replace(super().answer(request), status=503) if DyingApi.dead else super().answer(request)
 
 
 def test_a_page_whose_monitor_died_says_since_when(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A red banner has the time of the last data, the last verdicts stay dimmed, and the title tells."""
     monitor = new_monitor()
     monitor.observe_heads({"shop/a": 100}, NOW_MS)
     monitor.observe_commits("orders", [GroupCommit(1, NOW_MS, {"shop/a": 100})], NOW_MS)
@@ -426,7 +407,7 @@ def test_a_page_whose_monitor_died_says_since_when(browser: Browser, monkeypatch
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_the_pictures_of_the_docs(browser: Browser, colours: str) -> None:
-    """The docs have small pictures of the page, which GAZETTE_SPARK_PICTURES=yes renews; it fits a phone."""
+    """The docs show pictures of the page; GAZETTE_SPARK_PICTURES=yes renews them. The page fits a phone."""
     browser.resize(1280, 800)
     browser.prefer(colours)
     with opened(browser, restarted()) as page:

@@ -46,7 +46,7 @@ class Orders:
             client.append(self.journal, b"x" * 99 + b"\n")
 
     def commit(self, offset: int, app_id: str = "orders", planned_ms: int | None = None) -> None:
-        """Commit rows up to an offset, as the sink does; as an old release did without ``planned_ms``."""
+        """Commit rows up to an offset, as the sink does; without ``planned_ms``, as an old release did."""
         at = (JournalOffsets({self.journal: offset}),)
         self.attempts += 1
         entry = LedgerEntry(
@@ -67,24 +67,21 @@ class Orders:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags that watch it."""
         return ("--broker", self.broker.endpoint, "-l", f"name={self.journal}", "--table", str(self.table))
 
 
 @pytest.fixture
 def orders(broker: BrokerHandle, tmp_path: Path) -> Orders:
-    """A journal and its table."""
     return Orders(broker, tmp_path)
 
 
 @pytest.fixture
 def embedded_orders(embedded_broker: BrokerHandle, tmp_path: Path) -> Orders:
-    """The same, for what does not depend on the broker."""
+    """Like ``orders``, for tests that do not depend on the broker."""
     return Orders(embedded_broker, tmp_path)
 
 
 def show(orders: Orders, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run ``lag show``."""
     return subprocess.run(
         [*COMMAND, "lag", "show", *orders.flags, *flags],
         capture_output=True,
@@ -96,7 +93,6 @@ def show(orders: Orders, *flags: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def served(orders: Orders, *flags: str) -> Iterator[str]:
-    """Run ``lag serve`` until it has looked once; give its address."""
     command = [*COMMAND, "lag", "serve", *orders.flags, "--listen", "127.0.0.1:0", "--interval", "0.2"]
     with subprocess.Popen(
         [*command, "--expire-cache", "0", *flags], stdout=subprocess.PIPE, text=True
@@ -114,7 +110,7 @@ def served(orders: Orders, *flags: str) -> Iterator[str]:
 
 
 def test_show_exits_by_the_verdict(orders: Orders) -> None:
-    """Level is 0, and so is what one look cannot tell; watched and silent is 2; without a table 3."""
+    """A level or undecided query is 0, a silent one that was watched is 2, and a missing table is 3."""
     assert show(orders).returncode == 3
     orders.commit(100)
     level = show(orders, "--format", "json")
@@ -139,13 +135,12 @@ def test_show_exits_by_the_verdict(orders: Orders) -> None:
 
 
 def columns(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Return the cells of the only row."""
     (row,) = done.stdout.splitlines()[1:]
     return row.split()
 
 
 def test_a_healthy_query_with_a_lag_is_no_failure_in_cron(embedded_orders: Orders) -> None:
-    """A query that was level at each batch, and whose next trigger is to come, exits 0."""
+    """A query that was level after each batch and waits for its next trigger exits with 0."""
     for offset in (40, 70, 100):
         embedded_orders.commit(offset, planned_ms=1)
     with Client(embedded_orders.broker.endpoint) as client:
@@ -155,7 +150,7 @@ def test_a_healthy_query_with_a_lag_is_no_failure_in_cron(embedded_orders: Order
 
 
 def test_show_without_a_broker_says_that_it_does_not_know(tmp_path: Path) -> None:
-    """No lag is 0 that nobody measured, and the exit code is that of what could not be read."""
+    """An unmeasured lag is not shown as 0, and the exit code is that of unreadable data."""
     orders = Orders.__new__(Orders)
     orders.table, orders.journal, orders.attempts = tmp_path / "orders", "lag/orders", 0
     orders.commit(40)
@@ -178,7 +173,6 @@ def test_show_without_a_broker_says_that_it_does_not_know(tmp_path: Path) -> Non
 
 
 def test_two_tables_of_one_app_id_need_names(embedded_orders: Orders, tmp_path: Path) -> None:
-    """The error says so; named, both are shown."""
     embedded_orders.commit(100)
     other = Orders(embedded_orders.broker, tmp_path / "other")
     other.commit(10)
@@ -190,7 +184,6 @@ def test_two_tables_of_one_app_id_need_names(embedded_orders: Orders, tmp_path: 
 
 
 def test_a_topic_may_be_a_selector(embedded_orders: Orders) -> None:
-    """A selector is a topic with the name it is given."""
     embedded_orders.commit(100)
     flags = list(embedded_orders.flags)
     flags[2:4] = ["--topic", f"mine=name={embedded_orders.journal}"]
@@ -206,7 +199,6 @@ def test_a_topic_may_be_a_selector(embedded_orders: Orders) -> None:
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_the_api_follows_broker_and_table(orders: Orders) -> None:
-    """Write heads, commits and RESTORE show up while it runs."""
     orders.commit(40)
     group = "/v3/kafka/gazette/consumer/orders/lag"
     with served(orders) as address, Client(orders.broker.endpoint) as client:
@@ -226,7 +218,6 @@ def test_the_api_follows_broker_and_table(orders: Orders) -> None:
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_open_transactions_come_from_the_query_s_files(orders: Orders, tmp_path: Path) -> None:
-    """What a query of committed messages leaves open shows, from its commit on until it is acknowledged."""
     states = tmp_path / "states"
     producer, shop = ProducerId(b"\x01\0\0\0\0\x01"), f"{orders.journal}-messages"
 
@@ -235,7 +226,6 @@ def test_open_transactions_come_from_the_query_s_files(orders: Orders, tmp_path:
         return b'{"_meta":{"uuid":"%s"}}\n' % str(build_uuid(producer, at, flags)).encode()
 
     def batch(begin: int, end: int, rows: int) -> None:
-        """Read a range as a task of the query does, and commit it."""
         options = {"brokerAddress": orders.broker.endpoint, "journals": shop, "format": "raw"}
         options |= {"isolationLevel": "read_committed", "stateLocation": str(states)}
         given = {"startingOffsets": begin, "endingOffsets": end, "messagesSince": 0}
@@ -269,19 +259,17 @@ def test_open_transactions_come_from_the_query_s_files(orders: Orders, tmp_path:
 
 
 def total_lag(address: str, group: str) -> int | None:
-    """Return what Burrow's API says the lag is."""
     found: int | None = status(address, group).get("totallag")
     return found
 
 
 def status(address: str, group: str) -> dict[str, Any]:
-    """Return a group's status."""
     found: dict[str, Any] = httpx.get(address + group).json()["status"]
     return found
 
 
 def test_a_server_on_localhost_answers_to_no_other_name(embedded_orders: Orders) -> None:
-    """A page on another site cannot read it by a name that leads here."""
+    """Otherwise a page on another site could read it through a name that resolves to this host."""
     embedded_orders.commit(40)
     with served(embedded_orders) as address:
         answer = httpx.get(address, headers={"Host": "evil.example"})
@@ -304,13 +292,12 @@ def test_a_server_on_localhost_answers_to_no_other_name(embedded_orders: Orders)
 
 
 def test_the_socket_is_known_to_be_tcp() -> None:
-    """A server's socket is TCP to asyncio, or else Nagle's algorithm delays every answer by 40 ms."""
+    """If asyncio does not recognize the socket as TCP, Nagle's algorithm delays every answer by 40 ms."""
     with _bound("127.0.0.1:0") as bound:
         assert bound.proto == socket.IPPROTO_TCP
 
 
 def test_the_page_shows_each_journal(embedded_orders: Orders, tmp_path: Path) -> None:
-    """The page has a verdict, a lag and a chart; a group's name that is HTML stays text."""
     embedded_orders.commit(40, "<img src=x onerror=alert(1)>")
     with served(embedded_orders, "--table", str(tmp_path / "lost")) as address:
         detail = f"{address}/gazette/v1/groups/%3Cimg%20src=x%20onerror=alert(1)%3E"

@@ -1,4 +1,4 @@
-"""A planner on a broker: times are found among stored fragments, and limits end with them."""
+"""A planner on a broker finds times among stored fragments, and ends limited batches with fragments."""
 
 from __future__ import annotations
 
@@ -26,24 +26,22 @@ STORED_S = (1_600_000_000, 1_600_000_100, 1_600_000_200)
 
 
 def planner_of(client: Client, journal: str, use: Use = "batch", **options: str) -> Planner:
-    """Return a planner of one journal."""
     given = {"brokerAddress": client.endpoint, "path": journal} | options
     return Planner(client, parse_options(given, use, environ={}))
 
 
 def fragments(client: Client, journal: str) -> list[Fragment]:
-    """Return what the broker lists."""
     return [each.fragment for each in client.list_fragments(journal)]
 
 
 def times(client: Client, journal: str) -> tuple[int, ...]:
-    """Return when each fragment was stored, 0 if it is not."""
+    """Return the time at which each fragment was stored, or 0 if it is not stored."""
     return tuple(fragment.mod_time for fragment in fragments(client, journal))
 
 
 @pytest.fixture
 def begins(broker: BrokerHandle, client: Client, journal_name: str) -> list[int]:
-    """Fill a journal with four fragments of 20 records, and return where each begins."""
+    """Fill a journal with four fragments of 20 records, and return their begins."""
     client.create_journals(journal_spec(journal_name, length=1024, codec="GZIP", refresh_interval_s=1))
     for low in range(0, 80, 20):
         client.append(journal_name, b"".join(RECORD % n for n in range(low, low + 20)))
@@ -57,7 +55,6 @@ def begins(broker: BrokerHandle, client: Client, journal_name: str) -> list[int]
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_times_are_found_among_fragments(client: Client, journal_name: str, begins: list[int]) -> None:
-    """A batch ends by time where another starts, second by second; what is not stored yet comes last."""
     assert begins == [0, 1280, 2560, 3840]
     places = {"0": 0, "1600000000999": 0, "1600000001000": 1280, "1600000200000": 2560, "1600000201000": 3840}
     for timestamp, place in places.items():
@@ -68,7 +65,7 @@ def test_times_are_found_among_fragments(client: Client, journal_name: str, begi
 
 
 def test_a_time_after_all_bytes_is_an_error_or_the_latest(client: Client, journal_name: str) -> None:
-    """A time after all bytes is an error, or the latest offset if asked for, as in Spark's Kafka source."""
+    """It is an error, or by option the latest offset, as in Spark's Kafka source."""
     client.create_journals(journal_spec(journal_name))
     options = {"startingTimestamp": "1600000000000"}
     with pytest.raises(OffsetError, match="nothing was stored at startingTimestamp 1600000000000 or later"):
@@ -79,7 +76,6 @@ def test_a_time_after_all_bytes_is_an_error_or_the_latest(client: Client, journa
 
 
 def test_batches_end_with_fragments(client: Client, journal_name: str, begins: list[int]) -> None:
-    """A batch has as many fragments as the limit says, whole ones; the last one may still be growing."""
     planner = planner_of(client, journal_name, "stream")
     position, ends = JournalOffsets({journal_name: 0}), []
     planner.freeze()
@@ -90,7 +86,7 @@ def test_batches_end_with_fragments(client: Client, journal_name: str, begins: l
 
 
 def test_pieces_are_whole_fragments(client: Client, journal_name: str, begins: list[int]) -> None:
-    """A compressed journal's pieces are whole fragments, unless the cores would have too few."""
+    """A compressed journal's pieces are whole fragments, unless that leaves too few for the cores."""
     planner = planner_of(client, journal_name, minPartitions="4")
     pieces = planner.pieces(*planner.batch())
     assert [piece.begin for piece in pieces] == [0, 1281, 2561, 3841]
@@ -99,7 +95,6 @@ def test_pieces_are_whole_fragments(client: Client, journal_name: str, begins: l
 
 
 def test_a_deleted_journal_that_was_read_is_no_loss(client: Client, journal_name: str) -> None:
-    """A planner that saw its end goes on; one that did not says what may be lost."""
     client.create_journals(journal_spec(journal_name))
     client.append(journal_name, b"whole\n")
     planner = planner_of(client, journal_name, "stream")

@@ -1,4 +1,4 @@
-"""A user can run a local cluster, kill its brokers one by one, and lose nothing."""
+"""A user can run a local cluster, kill its brokers one by one, and lose no byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ NAME = "shop/orders"
 
 
 def test_the_page_runs_as_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    """The page's examples, in order, print what stands below them, and gRPC prints nothing."""
     pattern = r"^```python\n(.*?)^```\n.*?^```text\n(.*?)^```"
     examples = re.findall(pattern, PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(examples) == 2
@@ -30,7 +29,6 @@ def test_the_page_runs_as_printed(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_each_broker_in_turn_is_killed(tmp_path: Path) -> None:
-    """After each death the next append lands behind everything acknowledged, and all of it can be read."""
     written = b""
     with EmbeddedBroker.start(tmp_path, replicas=3) as cluster:
         with Client(cluster.endpoint) as client:
@@ -47,7 +45,6 @@ def test_each_broker_in_turn_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_bytes_outlive_the_cluster(tmp_path: Path) -> None:
-    """Stopping stores all bytes, so a lone broker on the same directory has them."""
     with EmbeddedBroker.start(tmp_path, replicas=3) as cluster, Client(cluster.endpoint) as client:
         client.create_journals(journal_spec(NAME))
         client.append(NAME, b"kept\n")
@@ -56,7 +53,6 @@ def test_the_bytes_outlive_the_cluster(tmp_path: Path) -> None:
 
 
 def test_commands_on_stdin_harm_the_brokers(tmp_path: Path) -> None:
-    """``kill 1`` and ``start 1`` do what they say; anything else is explained."""
     program = "from gazette_spark.cli.broker import broker; broker()"
     command = [sys.executable, "-c", program, "serve", f"--root={tmp_path}", "--replicas=3"]
     pipe = subprocess.PIPE
@@ -88,7 +84,6 @@ def test_commands_on_stdin_harm_the_brokers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", [["--port=8080"], ["--tls-cert=cert.pem", "--tls-key=key.pem"]])
 def test_what_a_cluster_cannot_do_is_wrong_usage(tmp_path: Path, flag: list[str]) -> None:
-    """A fixed port and TLS are refused, rather than ignored."""
     for file in ("cert.pem", "key.pem"):
         (tmp_path / file).touch()
     program = "from gazette_spark.cli.broker import broker; broker()"

@@ -49,8 +49,6 @@ Code = pc.ReplicaStatus.Code
 
 
 class Rig:
-    """A source, two outputs, a publisher and a database."""
-
     def __init__(self, client: Client, prefix: str) -> None:
         self.client = client
         self.source, self.other = f"{prefix}source", f"{prefix}other"
@@ -62,7 +60,6 @@ class Rig:
         self.publisher = Publisher(self.service)
 
     def publish(self, *keys: str, journal: str = "") -> None:
-        """Publish committed messages, one for each key, and wait for them."""
         for key in keys:
             self.publisher.publish_committed(
                 lambda _: (journal or self.source, NDJSON["content-type"]), number(key)
@@ -70,40 +67,34 @@ class Rig:
         self.service.flush()
 
     def spec(self, shard_id: str = SHARD, *sources: str, **options: object) -> pc.ShardSpec:
-        """Return a spec whose transactions are short."""
         return shard_spec(shard_id, sources or [self.source], **options)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
     def host(self, *specs: pc.ShardSpec, restart: RestartPolicy | None = None) -> LocalHost:
-        """Return a host of the shards, by default of one; those that fail stay so, unless said."""
+        """Return a host of the shards, by default of one; failed shards stay failed without ``restart``."""
         return LocalHost(self.app, self.client, specs or [self.spec()], name="test", restart=restart)
 
     def wait(self, host: LocalHost, *journals: str) -> None:
-        """Wait until the shard has read its sources."""
         wait_through(host, self.client, SHARD, *(journals or [self.source]))
 
 
 @pytest.fixture
 def rig(client: Client, fresh_prefix: str) -> Iterator[Rig]:
-    """Journals nobody else uses."""
     made = Rig(client, fresh_prefix)
     with made.service:
         yield made
 
 
 def code_of(host: LocalHost, shard_id: str = SHARD) -> int:
-    """Return the status of a shard."""
     listed = {shard.spec.id: shard for shard in host.list_shards().shards}
     return listed[shard_id].status[0].code
 
 
 def resolve(host: LocalHost, **asked: object) -> int:
-    """Return the status of a request, and release the store."""
     with host.resolve(ResolveArgs(SHARD, timeout_s=30, **asked)) as found:  # type: ignore[arg-type]  # Fields by name, of mixed types.
         return found.status
 
 
 def test_messages_count_once_in_state_and_output(rig: Rig) -> None:
-    """Each message is in the state, and each total is published, committed, in its journal."""
     rig.publish("a", "bb", "a")
     with rig.host() as host:
         rig.wait(host)
@@ -118,7 +109,7 @@ def test_messages_count_once_in_state_and_output(rig: Rig) -> None:
 
 
 def test_a_write_is_read(rig: Rig) -> None:
-    """When an append is read through, the state has it, and what it published ends before publish_at."""
+    """When a shard has read through an append, its state has it, and its output ends before publish_at."""
     with rig.host() as host:
         for count in (1, 2, 3):
             rig.publish("a")
@@ -132,7 +123,6 @@ def test_a_write_is_read(rig: Rig) -> None:
 
 
 def test_a_new_host_goes_on(rig: Rig) -> None:
-    """The checkpoint says where, and repeats nothing."""
     rig.publish("a")
     with rig.host() as host:
         rig.wait(host)
@@ -144,7 +134,6 @@ def test_a_new_host_goes_on(rig: Rig) -> None:
 
 
 def test_transactions_of_producers_are_held_back(rig: Rig) -> None:
-    """Uncommitted messages are consumed with their acknowledgement; those that are rolled back never are."""
     mapping = (rig.source, NDJSON["content-type"])
     rig.publisher.publish_uncommitted(lambda _: mapping, number("a"))
     gone = Publisher(rig.service)
@@ -161,7 +150,6 @@ def test_transactions_of_producers_are_held_back(rig: Rig) -> None:
 
 
 def test_what_left_the_ring_is_read_again(rig: Rig) -> None:
-    """A transaction longer than the ring buffer is consumed whole, and in order."""
     mapping = (rig.source, NDJSON["content-type"])
     for _ in range(50):
         rig.publisher.publish_uncommitted(lambda _: mapping, number("a"))
@@ -174,7 +162,7 @@ def test_what_left_the_ring_is_read_again(rig: Rig) -> None:
 
 
 def begun_at_the_beginning(rig: Rig) -> SequencerCheckpoint:
-    """Write an acknowledgement at offset 0, and return the checkpoint of who got it, and no further."""
+    """Write an acknowledgement at offset 0, and return the checkpoint of a reader that stopped there."""
     producer, clock = new_producer_id(), Clock(1 << 62)
     acknowledgement = Document(stamp=build_uuid(producer, clock, ACK_TXN))
     rig.client.append(rig.source, bytes(acknowledgement) + b"\n")
@@ -184,7 +172,7 @@ def begun_at_the_beginning(rig: Rig) -> SequencerCheckpoint:
 
 
 def test_a_journal_may_begin_with_an_acknowledgement(rig: Rig) -> None:
-    """A shard that stopped at it goes on: what it has to read again is nothing, and not everything."""
+    """A shard that stopped at it continues: it has an empty range to read again, not the whole journal."""
     checkpoint = build_checkpoint(begun_at_the_beginning(rig)).SerializeToString()
     rig.database.rows[f"/gazette-spark/consumers/test/items/{SHARD}"] = Row(checkpoint=checkpoint)
     with rig.host() as host:
@@ -193,7 +181,6 @@ def test_a_journal_may_begin_with_an_acknowledgement(rig: Rig) -> None:
 
 
 def test_a_reader_may_begin_with_an_acknowledgement(rig: Rig) -> None:
-    """So does a reader of committed messages."""
     read = begun_at_the_beginning(rig)
     sequencer = Sequencer(read.offsets, read.states)
     with read_committed(rig.client, rig.source, rig.app.new_message, sequencer=sequencer) as messages:
@@ -202,7 +189,7 @@ def test_a_reader_may_begin_with_an_acknowledgement(rig: Rig) -> None:
 
 
 def test_a_repeated_acknowledgement_is_progress(rig: Rig) -> None:
-    """Who waits for the offset of a message that is never delivered does not wait for ever."""
+    """Otherwise a caller that waits for the offset of a repeated message would wait for ever."""
     mapping = (rig.source, NDJSON["content-type"])
     rig.publisher.publish_uncommitted(lambda _: mapping, number("a"))
     intent = rig.publisher.build_ack_intents()[0]
@@ -215,7 +202,6 @@ def test_a_repeated_acknowledgement_is_progress(rig: Rig) -> None:
 
 
 def test_a_minimum_offset_skips(rig: Rig) -> None:
-    """A source is read from its minimum offset on if the checkpoint is before it."""
     rig.publish("a")
     begin = rig.client.write_head(rig.source)
     rig.publish("b")
@@ -226,7 +212,6 @@ def test_a_minimum_offset_skips(rig: Rig) -> None:
 
 
 def test_a_deferred_message_begins_a_transaction(rig: Rig) -> None:
-    """The transaction ends before it; the next one begins with it."""
     rig.publish("a", "defer", "b")
     with rig.host(rig.spec(min_txn_s=0.05)) as host:
         rig.wait(host)
@@ -236,7 +221,6 @@ def test_a_deferred_message_begins_a_transaction(rig: Rig) -> None:
 
 
 def test_deferring_the_first_message_fails_the_shard(rig: Rig) -> None:
-    """A transaction that would be empty is the application's mistake."""
     rig.publish("defer first")
     with rig.host() as host:
         wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
@@ -244,7 +228,6 @@ def test_deferring_the_first_message_fails_the_shard(rig: Rig) -> None:
 
 
 def test_hooks_come_in_pairs(rig: Rig) -> None:
-    """Each transaction that began is finished: with its commit, or with the error that ended it."""
     finished: list[Future[None]] = []
     rig.app.on_finish = finished.append
     rig.app.refuses = "bad"
@@ -259,8 +242,6 @@ def test_hooks_come_in_pairs(rig: Rig) -> None:
 
 
 def test_the_first_error_is_shown(rig: Rig) -> None:
-    """A hook that fails too, when the transaction is over, does not hide why."""
-
     def fail(_: Future[None]) -> None:
         raise ValueError("on finishing")
 
@@ -273,7 +254,6 @@ def test_the_first_error_is_shown(rig: Rig) -> None:
 
 
 def test_a_failed_shard_stops_alone(rig: Rig) -> None:
-    """Its status has the error, requests say that it stopped, and the other shard goes on."""
     rig.app.refuses = "bad"
     rig.publish("bad")
     rig.publish("good", journal=rig.other)
@@ -288,7 +268,7 @@ def test_a_failed_shard_stops_alone(rig: Rig) -> None:
 
 
 def test_a_long_id_names_a_folder(rig: Rig) -> None:
-    """A shard whose id has more bytes than a file's name may have runs like any other."""
+    """An id may have more bytes than the name of a file."""
     rig.publish("a")
     long_id = "ä" * 256
     with rig.host(rig.spec(long_id), rig.spec()) as host:
@@ -298,7 +278,6 @@ def test_a_long_id_names_a_folder(rig: Rig) -> None:
 
 
 def test_a_shard_without_a_folder_fails_alone(rig: Rig, tmp_path: Path) -> None:
-    """A disk that takes no more folders ends the shards that need one, and none that runs."""
     work_dir = tmp_path / "work"
     with LocalHost(rig.app, rig.client, [rig.spec()], work_dir=work_dir, restart=None) as host:
         rig.wait(host)
@@ -313,7 +292,6 @@ def test_a_shard_without_a_folder_fails_alone(rig: Rig, tmp_path: Path) -> None:
 
 
 def test_a_failed_shard_is_started_again(rig: Rig) -> None:
-    """By itself, where it was, after ever longer; status and metrics say so, and nothing counts twice."""
     rig.app.refuses = "bad"
     rig.publish("a", "bad", "b")
     with rig.host(restart=RestartPolicy(0.1, 0.2)) as host:
@@ -341,7 +319,6 @@ def test_a_failed_shard_is_started_again(rig: Rig) -> None:
 
 
 def test_a_permanent_error(rig: Rig) -> None:
-    """The shard stays FAILED, says why, and starts again when it is unassigned; the others go on."""
     rig.app.refuses, rig.app.refuses_by = "bad", PermanentError
     rig.publish("a", "bad")
     other = rig.spec("other", rig.other)
@@ -368,7 +345,6 @@ def test_a_permanent_error(rig: Rig) -> None:
 
 
 def test_a_fenced_shard_is_started_again(rig: Rig) -> None:
-    """The older host takes its shard up once the newer one has ended; messages count once."""
     rig.publish("a")
     with rig.host(restart=RestartPolicy(0.1, 0.2)) as old:
         rig.wait(old)
@@ -384,7 +360,6 @@ def test_a_fenced_shard_is_started_again(rig: Rig) -> None:
 
 @pytest.mark.parametrize("how", ["unassign", "apply"])
 def test_a_failed_shard_starts_again(rig: Rig, how: str) -> None:
-    """Unassigning it, or applying its spec, starts it where it was."""
     rig.app.refuses = "bad"
     rig.publish("a", "bad", "b")
     with rig.host() as host:
@@ -402,7 +377,6 @@ def test_a_failed_shard_starts_again(rig: Rig, how: str) -> None:
 
 
 def test_unassign_chooses(rig: Rig) -> None:
-    """A healthy primary is left by only_failed, and a dry run changes nothing."""
     with rig.host() as host:
         assert resolve(host) == pc.OK
         before = host.list_shards().header.etcd.revision
@@ -415,7 +389,6 @@ def test_unassign_chooses(rig: Rig) -> None:
 
 
 def test_shards_come_and_go(rig: Rig) -> None:
-    """Apply adds, disables and deletes shards, by revision, while others run."""
     rig.publish("a")
     with LocalHost(rig.app, rig.client, name="test") as host:
         assert resolve(host) == pc.SHARD_NOT_FOUND
@@ -436,7 +409,6 @@ def test_shards_come_and_go(rig: Rig) -> None:
 
 
 def test_new_sources_are_read(rig: Rig) -> None:
-    """A spec with another source starts the shard again; one with other durations does not."""
     rig.publish("a")
     rig.publish("b", journal=rig.other)
     with rig.host() as host:
@@ -450,7 +422,6 @@ def test_new_sources_are_read(rig: Rig) -> None:
 
 
 def test_recovered_acknowledgements_come_first(rig: Rig) -> None:
-    """They are appended before anything is read; journals that are gone need none."""
     foreign = Publisher(rig.service)
     foreign.publish_uncommitted(lambda _: (rig.outputs[0], NDJSON["content-type"]), number("kept"))
     rig.service.flush()
@@ -464,7 +435,6 @@ def test_recovered_acknowledgements_come_first(rig: Rig) -> None:
 
 
 def test_an_older_host_is_fenced_off(rig: Rig) -> None:
-    """A host that goes on after another has taken over commits nothing, and its shard fails."""
     rig.publish("a")
     with rig.host() as old:
         rig.wait(old)
@@ -479,7 +449,6 @@ def test_an_older_host_is_fenced_off(rig: Rig) -> None:
 
 
 def test_the_next_transaction_consumes_while_one_commits(rig: Rig) -> None:
-    """It does not commit before its predecessor has."""
     hold, held = threading.Event(), threading.Event()
 
     def before_commit(_: str) -> None:
@@ -499,7 +468,6 @@ def test_the_next_transaction_consumes_while_one_commits(rig: Rig) -> None:
 
 
 def test_a_waiting_request_ends_with_the_shard(rig: Rig) -> None:
-    """Stat does not wait for a shard that is stopped, and not for a caller that has gone."""
     answers: list[int] = []
     with rig.host() as host:
         assert resolve(host) == pc.OK
@@ -518,7 +486,6 @@ def test_a_waiting_request_ends_with_the_shard(rig: Rig) -> None:
 
 
 def test_a_drained_host_commits_what_it_consumed(rig: Rig) -> None:
-    """Closing with time to drain ends the open transaction, although its maximum is far away."""
     mapping = (rig.source, NDJSON["content-type"])
     rig.publish("a")
     rig.publisher.publish_uncommitted(lambda _: mapping, number("open"))
@@ -530,17 +497,12 @@ def test_a_drained_host_commits_what_it_consumed(rig: Rig) -> None:
 
 
 def test_a_source_that_is_missing_fails_the_shard(rig: Rig) -> None:
-    """The status names the journal."""
     with rig.host(rig.spec(SHARD, "no/such/journal")) as host:
         wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
         assert "no/such/journal" in host.list_shards().shards[0].status[0].errors[0]
 
 
 def test_a_source_that_lost_bytes_fails_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers that come back with less than a shard has read end it, also at its next start.
-
-    The error names the shard, the journal, both offsets and the way out.
-    """
     monkeypatch.setattr(sources, "WATCH_S", 0.1)
     with EmbeddedBroker(tmp_path / "broker") as broker:
         endpoint, port = broker.endpoint, broker.port
@@ -567,7 +529,7 @@ def test_a_source_that_lost_bytes_fails_the_shard(tmp_path: Path, monkeypatch: p
 
 
 def test_a_watch_for_losses_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shard that can no longer notice a loss fails, instead of running on without the check."""
+    """A shard that can no longer detect a loss must fail instead of running on without the check."""
     monkeypatch.setattr(sources, "WATCH_S", 0.1)
     fails = False
 
@@ -589,7 +551,7 @@ def test_a_watch_for_losses_that_fails_is_told(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.brokers("embedded")
 def test_a_minimum_offset_past_the_end_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no loss: nothing was read up to there."""
+    """It is not a loss, because nothing was read up to there."""
     monkeypatch.setattr(sources, "WATCH_S", 0.01)
     looks: list[Mapping[str, int]] = []
 
@@ -607,7 +569,6 @@ def test_a_minimum_offset_past_the_end_is_waited_for(rig: Rig, monkeypatch: pyte
 
 
 def test_shards_wait_for_brokers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that is away for longer than the client's timeout is no failure of a shard."""
     with EmbeddedBroker(tmp_path) as broker:
         endpoint, port = broker.endpoint, broker.port
         client = Client(endpoint, timeout_s=1, idle_timeout_s=1, connect_timeout_s=1)

@@ -1,4 +1,4 @@
-"""docs/guides/messages.md publishes and reads a transaction: its Python examples run as printed."""
+"""The Python examples of docs/guides/messages.md, which publish and read a transaction, run as printed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "messages.md"
 
 
 def test_the_examples_run(broker: BrokerHandle, client: Client, fresh_prefix: str) -> None:
-    """What is acknowledged is read, and what was open then by the reader that goes on."""
     # tests/spark/test_committed.py runs the example in Spark.
     text = PAGE.read_text().partition("## In Python")[2]
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""Tables and states in a bucket of a real S3 server, S3Proxy; a proxy before it makes requests fail."""
+"""Tables and states in a bucket of a real S3 server, S3Proxy, behind a proxy that makes requests fail."""
 
 from __future__ import annotations
 
@@ -49,17 +49,16 @@ ARROW = pa.schema([("p", pa.string()), ("n", pa.int64()), ("value", pa.binary())
 
 @pytest.fixture
 def store(object_store: ObjectStore) -> ObjectStore:
-    """A bucket with an empty table, partitioned by ``p``."""
     DeltaTable.create(URL, ARROW, partition_by=["p"], storage_options=object_store.options())
     object_store.forget_requests()
     return object_store
 
 
 class Files(DataFrame):
-    """What a task of a batch tells, after it has written the row ``n``."""
+    """Stands in for a DataFrame: the report of a task that has written the row ``n``."""
 
     def __new__(cls, store: ObjectStore, n: int, value: bytes = b"", url: str = URL) -> Self:
-        """Be no DataFrame of a session."""
+        """Create the object without a Spark session."""
         return object.__new__(cls)
 
     def __init__(self, store: ObjectStore, n: int, value: bytes = b"", url: str = URL) -> None:
@@ -70,7 +69,6 @@ class Files(DataFrame):
         self._rows = pa.RecordBatch.from_arrays([["a b%/é"], [n], [value]], schema=ARROW)
 
     def collect(self) -> list[Row]:
-        """Write the file, as the task does."""
         target = FileTarget.from_json(self._target.to_json())
         told = write_files([("journal=a/journal", [self._rows])], target)
         return [
@@ -81,30 +79,26 @@ class Files(DataFrame):
 
 
 def entry(number: int) -> LedgerEntry:
-    """Return an entry with a transaction number."""
     at = (JournalOffsets({"a/journal": number}),)
     return LedgerEntry("orders", number, "query", number, at, at, at, f"try {number}", None)
 
 
 def commits(store: ObjectStore) -> FileCommits:
-    """Return what commits files of the table, which Spark names by a scheme of its own."""
+    """Return the object that commits files of the table at ``s3a:``, Spark's form of the URL."""
     spelled = URL.replace("s3:", "s3a:")
     return FileCommits("t", spelled, str(table(store).metadata().id), store.options())
 
 
 def table(store: ObjectStore) -> DeltaTable:
-    """Return the newest version."""
     return DeltaTable(URL, storage_options=store.options())
 
 
 def numbers(store: ObjectStore) -> list[int]:
-    """Return the table's rows."""
     found: list[int] = table(store).to_pyarrow_table().column("n").to_pylist()
     return sorted(found)
 
 
 def test_files_and_commits_are_read_back(store: ObjectStore) -> None:
-    """Small files, one that is uploaded in parts, and an entry without rows; each commit is put if absent."""
     large = os.urandom(6_000_000)
     ours = commits(store)
     for number, value in ((1, b""), (2, large)):
@@ -126,7 +120,6 @@ ODD_NAMES = ("a b#c?d+e%f'g\"h`i é日;&,[x]{y}*=~|<z>^@v1", "back\\slash", "100
 def test_a_prefix_of_any_name_is_the_one_that_spark_has(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Objects have the characters of Spark's location; lag monitor and ``verify`` find the table there."""
     for name, value in store.options().items():
         monkeypatch.setenv(name, value)
     for name in ODD_NAMES:
@@ -140,7 +133,6 @@ def test_a_prefix_of_any_name_is_the_one_that_spark_has(
 
 
 def check_prefix(store: ObjectStore, name: str) -> None:
-    """Write a table's files and commits, and compare the keys."""
     spelled = f"s3a://lake/odd/{name}"
     url = deltalake_location(spelled)
     empty = DeltaTable.create(url, ARROW, partition_by=["p"], storage_options=store.options())
@@ -154,7 +146,6 @@ def check_prefix(store: ObjectStore, name: str) -> None:
 
 
 def test_of_two_writers_in_a_race_one_commits(store: ObjectStore) -> None:
-    """Both decide on one snapshot and put their commits at once: the table has the rows of one of them."""
     writers = [commits(store), commits(store)]
     landed = []
     for number in range(1, 5):
@@ -182,7 +173,7 @@ def test_of_two_writers_in_a_race_one_commits(store: ObjectStore) -> None:
 
 
 def test_files_of_a_crash_before_the_commit_are_referred_to_nowhere(store: ObjectStore) -> None:
-    """The next run writes files of its own and commits these; VACUUM removes the others."""
+    """The next run writes and commits its own files; VACUUM removes the old ones."""
     crashed = commits(store)
     crashed.open()
     lost = Files(store, 1).collect()
@@ -196,7 +187,7 @@ def test_files_of_a_crash_before_the_commit_are_referred_to_nowhere(store: Objec
 
 
 def test_a_commit_whose_answer_is_lost_is_made_once(store: ObjectStore) -> None:
-    """It is a conflict or none, and never a second commit: the sink asks the history."""
+    """The result is a conflict or success, but never a second commit: the sink checks the history."""
     ours = commits(store)
     ours.open()
     store.lose_answer(f"{1:020}.json")
@@ -207,7 +198,6 @@ def test_a_commit_whose_answer_is_lost_is_made_once(store: ObjectStore) -> None:
 
 
 def test_a_file_whose_last_answer_is_lost_is_told_of_once(store: ObjectStore) -> None:
-    """It is put again under its name."""
     ours = commits(store)
     ours.open()
     store.lose_answer(".parquet")
@@ -217,7 +207,6 @@ def test_a_file_whose_last_answer_is_lost_is_told_of_once(store: ObjectStore) ->
 
 
 def test_a_store_that_lets_nobody_in_is_an_error_without_secrets(store: ObjectStore) -> None:
-    """Of the driver and of a task."""
     denied = FileCommits("t", URL, "id", store.options(AWS_ACCESS_KEY_ID="OTHER"))
     with pytest.raises(
         TableRefusedError, match=r"deltalake cannot open it at s3://lake/tables/orders"
@@ -231,7 +220,6 @@ def test_a_store_that_lets_nobody_in_is_an_error_without_secrets(store: ObjectSt
 
 @pytest.mark.parametrize("name", ["AWS_S3_ALLOW_UNSAFE_RENAME", "aws_s3_locking_provider"])
 def test_options_that_lose_commits_are_refused(name: str) -> None:
-    """By name, given or in the environment; a directory is entered by no options."""
     with pytest.raises(OptionError, match=f"{name}; expected it to be unset"):
         checked_storage_options({name: "dynamodb"}, URL, {})
     with pytest.raises(OptionError, match=f"{name} in the environment"):
@@ -241,20 +229,20 @@ def test_options_that_lose_commits_are_refused(name: str) -> None:
 
 
 def test_an_option_that_is_no_text_is_refused() -> None:
-    """Deltalake would not say which one it is."""
+    """Deltalake's own error would not name the option."""
     with pytest.raises(OptionError, match=r"AWS_ALLOW_HTTP.*got a bool"):
         checked_storage_options({"AWS_ALLOW_HTTP": True}, URL, {})  # type: ignore[dict-item]  # No text, on purpose.
 
 
 def test_producer_states_are_in_a_bucket(object_store: ObjectStore) -> None:
-    """Object stores get the files and are asked for no directory, which takes rights on the bucket."""
+    """No directory object is created, because that needs more rights on the bucket."""
     check_states_are_read_back(object_store.url("states"))
     assert object_store.keys("") == [f"states/{JOURNAL}/2000"]
 
 
 @pytest.mark.parametrize("careless", [False, True])
 def test_two_writers_commit_to_a_store_at_once(object_store: ObjectStore, careless: bool) -> None:
-    """A store that ignores ``If-None-Match`` loses commits. Nothing stays behind, and no secret is shown."""
+    """A store that ignores ``If-None-Match`` loses commits, so the check must detect it and clean up."""
     if careless:
         object_store.ignore_conditions()
     finding = check_commits(object_store.url("tables/"))
@@ -271,7 +259,6 @@ def test_two_writers_commit_to_a_store_at_once(object_store: ObjectStore, carele
 
 
 def test_a_store_that_cannot_be_entered(object_store: ObjectStore) -> None:
-    """The reason is one line."""
     finding = check_commits(object_store.url("tables/").replace(KEY_ID, "AKIASTRANGER"))
     assert finding.state == "problem"
     assert "two writers could not commit" in finding.text
@@ -280,8 +267,6 @@ def test_a_store_that_cannot_be_entered(object_store: ObjectStore) -> None:
 
 @dataclass
 class FragmentQuery:
-    """A query that reads one journal of two fragments from the bucket, without brokers."""
-
     store: ObjectStore
 
     def __post_init__(self) -> None:
@@ -292,7 +277,6 @@ class FragmentQuery:
             path.write_bytes(encoded(content, pb.GZIP))
 
     def plan(self, bucket: str = "lake") -> tuple[StoreFiles, SourceOptions, list[Piece]]:
-        """List the fragments, as the driver does."""
         host = self.store.endpoint.removeprefix("http://")
         url = f"s3://{bucket}/fragments/?scheme=http&region=us-east-1&endpoint_override={host}"
         options = store_options(fragmentStore=url)
@@ -302,7 +286,6 @@ class FragmentQuery:
 
 @pytest.fixture
 def fragments(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> FragmentQuery:
-    """A query whose credentials come from the environment."""
     for name, value in object_store.options().items():
         monkeypatch.setenv(name, value)
     return FragmentQuery(object_store)
@@ -315,7 +298,6 @@ REFUSE = {"slowed down": ObjectStore.slow_down, "broken off": ObjectStore.break_
 def test_a_store_that_fails_for_a_moment_is_asked_again(
     fragments: FragmentQuery, store: ObjectStore, how: str
 ) -> None:
-    """Three refusals in a row change nothing: neither rows, nor the number of commits, nor states."""
     refuse = REFUSE[how]
     refuse(store, 3)
     planned = fragments.plan()
@@ -333,7 +315,6 @@ def test_a_store_that_fails_for_a_moment_is_asked_again(
 
 @pytest.mark.parametrize("how", ["slowed down", pytest.param("broken off", marks=pytest.mark.soak)])
 def test_a_store_that_fails_for_good_is_named(fragments: FragmentQuery, store: ObjectStore, how: str) -> None:
-    """Each step ends after the client's own tries, with one line that says what was asked of which store."""
     planned, unopened = fragments.plan(), commits(store)
     REFUSE[how](store, 1000)
     with pytest.raises(FragmentStoreError, match="fragment store s3://lake/fragments/") as listing:
@@ -355,7 +336,7 @@ def test_a_store_that_fails_for_good_is_named(fragments: FragmentQuery, store: O
 
 
 def test_a_bucket_that_does_not_exist_is_named(fragments: FragmentQuery) -> None:
-    """It is no store without journals."""
+    """A missing bucket is not an empty store."""
     with pytest.raises(FragmentStoreError, match="s3://typo/fragments/: bucket 'typo' does not exist"):
         fragments.plan("typo")
 
@@ -363,7 +344,6 @@ def test_a_bucket_that_does_not_exist_is_named(fragments: FragmentQuery) -> None
 def test_credentials_that_are_no_longer_valid_are_named(
     fragments: FragmentQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says that the store knows the key no more, and not what the key is."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXPIRED")
     with pytest.raises(FragmentStoreError, match=r"INVALID_ACCESS_KEY_ID|ACCESS_DENIED") as seen:
         fragments.plan()
@@ -371,7 +351,7 @@ def test_credentials_that_are_no_longer_valid_are_named(
 
 
 def test_a_fragment_that_the_listing_still_has_is_data_loss(fragments: FragmentQuery) -> None:
-    """It was deleted after the query was planned, as by the journal's retention."""
+    """As by the journal's retention, it was deleted after the query was planned."""
     planned = fragments.plan()
     fragments.store.empty()
     with pytest.raises(DataLossError, match="cannot read offset 0: the next available byte is at 14"):

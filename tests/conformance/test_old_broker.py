@@ -1,4 +1,4 @@
-"""Shows that our client works against Gazette v0.99, whose List answers once, with one message."""
+"""Our client works against Gazette v0.99, whose List answers once, with one message."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ def old_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedBro
 
 @pytest.fixture
 def old_client(old_broker: DeployedBroker) -> Iterator[Client]:
-    """A client of the old broker."""
     with Client(old_broker.endpoint, timeout_s=30) as client:
         yield client
 
 
 def test_list_comes_in_one_message(old_broker: DeployedBroker, old_client: Client, fresh_prefix: str) -> None:
-    """All journals come in one message, which our client takes as it takes several."""
+    """Gazette v0.99 sends the whole list in one message; newer brokers send several."""
     names = [f"{fresh_prefix}{number:03}" for number in range(JOURNALS)]
     old_client.create_journals(*map(spec, names))
     chosen = selector(labels(("prefix", fresh_prefix)))
@@ -48,7 +47,6 @@ def test_list_comes_in_one_message(old_broker: DeployedBroker, old_client: Clien
 
 
 def test_apply_and_its_refusal(old_client: Client, journal_name: str) -> None:
-    """Journals are created, replaced at their revision, refused at another, and deleted."""
     old_client.create_journals(spec(journal_name))
     with pytest.raises(EtcdTransactionFailedError):
         old_client.create_journals(spec(journal_name))
@@ -64,7 +62,6 @@ def test_apply_and_its_refusal(old_client: Client, journal_name: str) -> None:
 
 
 def test_append_and_read(old_broker: DeployedBroker, old_client: Client, journal_name: str) -> None:
-    """Appends of ours and of Go's are read by us and by Go."""
     old_client.create_journals(spec(journal_name))
     assert old_client.append(journal_name, b"ours ").end == 5
     end_of(run_go(old_broker.endpoint, "append", f"--journal={journal_name}", content=b"theirs"))
@@ -76,14 +73,13 @@ def test_append_and_read(old_broker: DeployedBroker, old_client: Client, journal
 
 
 def test_gazctl_reads_from_it(old_broker: DeployedBroker, old_client: Client, journal_name: str) -> None:
-    """Today's gazctl lists its journals: one message is a stream of one."""
+    """Today's gazctl can list, because one message is a stream of length one."""
     old_client.create_journals(spec(journal_name))
     shown = old_broker.gazctl("journals", "list", "-l", f"name={journal_name}", "-o", "json")
     assert journal_name in shown
 
 
 def test_a_polled_list_follows_it(old_client: Client, fresh_prefix: str) -> None:
-    """A list that asks again and again sees journals come and go on a broker that has no watch."""
     with PolledList(old_client, f"prefix={fresh_prefix}", interval_s=0.05) as polled:
         before = polled.list()
         assert list(before.journals) == []
@@ -96,7 +92,7 @@ def test_a_polled_list_follows_it(old_client: Client, fresh_prefix: str) -> None
 
 
 def test_a_watch_is_not_to_be_had(old_broker: DeployedBroker, fresh_prefix: str) -> None:
-    """A watch never gets a complete listing from a broker that has none, and its start says so at once."""
+    """Gazette v0.99 never sends a complete watch listing, so the start raises an error immediately."""
     with Client(old_broker.endpoint, timeout_s=30) as client:
         watched = WatchedList(client, f"prefix={fresh_prefix}")
         with pytest.raises(WatchUnsupportedError, match="before a listing was complete"):
@@ -106,7 +102,7 @@ def test_a_watch_is_not_to_be_had(old_broker: DeployedBroker, fresh_prefix: str)
 def test_a_query_finds_new_journals_without_a_watch(
     old_broker: DeployedBroker, old_client: Client, fresh_prefix: str
 ) -> None:
-    """A query asks for the list, no more than once a second, and reads as on any broker."""
+    """A query polls the list at most once a second, and reads as on any broker."""
     query = Query(old_broker.endpoint, fresh_prefix, old_client)
     query.create("a")
     query.append("a", b"one\n")

@@ -1,4 +1,4 @@
-"""``gazette-spark quickstart`` without Spark: its parts start, answer and end. tests/spark runs all of it."""
+"""The parts of ``gazette-spark quickstart`` start, answer and end, without Spark; tests/spark runs it all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ pytestmark = pytest.mark.brokers("embedded")
 
 
 class Lines:
-    """A screen that keeps the lines."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -25,20 +23,18 @@ class Lines:
         assert (phase, appended_rows, table_rows) == ("waiting for Spark to start the query", 0, 0)
 
     def after(self, begin: str) -> str:
-        """Return the rest of the line that begins so."""
         (line,) = [line for line in self.lines if line.startswith(begin)]
         return line.removeprefix(begin).strip()
 
 
 def options(directory: Path, code: str) -> DemoOptions:
-    """Return options with a query that is not Spark."""
+    """Return options with a query that does not start Spark."""
     query = directory / "query.py"
     query.write_text(code)
     return DemoOptions(seconds=60, rate=100, kills=0, has_lag_page=True, query=query)
 
 
 def test_the_page_is_served_until_the_end(tmp_path: Path) -> None:
-    """The address is printed and answers; an end before the first commit leaves nothing to verify."""
     screen, statuses = Lines(), []
 
     def wait(_seconds: float) -> bool:
@@ -54,7 +50,6 @@ def test_the_page_is_served_until_the_end(tmp_path: Path) -> None:
 
 
 def test_a_query_that_fails_ends_it_with_its_log(tmp_path: Path) -> None:
-    """The error has the last lines of the query's log."""
     query = options(tmp_path, "raise SystemExit('no Spark')")
     with pytest.raises(QueryDiedError, match="ended by itself with exit code 1") as caught:
         run_demo(query, tmp_path, Lines(), lambda _seconds: False)

@@ -1,4 +1,4 @@
-"""A reader behind a broken network has each byte once and in order, or says what is wrong."""
+"""A reader behind a broken network gets each byte once and in order, or an error."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ SEED = 13
 
 @dataclass
 class Cuts:
-    """Gives each connection a byte after which it ends, drawn at random, sometimes in the handshake."""
-
     rng: random.Random
     most: int
     at_limit: str = "reset"
@@ -57,7 +55,7 @@ class Cuts:
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerHandle]:
-    """The embedded broker, with chunks so small that cuts fall between and into them, and the real one."""
+    """An embedded broker with chunks so small that cuts fall between and into them, or the real broker."""
     if request.param == "deployed":
         yield request.getfixturevalue("deployed_broker")
         return
@@ -68,7 +66,6 @@ def broker(
 
 @pytest.fixture
 def journal(client: Client, journal_name: str) -> str:
-    """A journal of CONTENT in many appends."""
     client.create_journals(journal_spec(journal_name, codec="NONE"))
     cuts = [index * len(CONTENT) // APPENDS for index in range(APPENDS + 1)]
     for begin, end in pairwise(cuts):
@@ -78,20 +75,17 @@ def journal(client: Client, journal_name: str) -> str:
 
 @pytest.fixture
 def proxy(broker: BrokerHandle) -> Iterator[TcpProxy]:
-    """A proxy of the broker."""
     with TcpProxy(broker.endpoint) as opened:
         yield opened
 
 
 @pytest.fixture
 def behind(proxy: TcpProxy) -> Iterator[Client]:
-    """A client of the broker by way of the proxy."""
     with Client(proxy.endpoint, timeout_s=60, idle_timeout_s=0.5) as opened:
         yield opened
 
 
 def impatient(connection: Connection, journal: str, offset: int, end_offset: int) -> RetryReader:
-    """Return a reader that waits a hundredth of the time between its tries."""
     options = ReadOptions(journal, offset, end_offset)
     pause = threading.Event()
     return RetryReader(
@@ -108,7 +102,6 @@ def impatient(connection: Connection, journal: str, offset: int, end_offset: int
 def test_connections_cut_at_random_bytes(
     broker: BrokerHandle, journal: str, at_limit: str, resets: int
 ) -> None:
-    """Chunks join wherever connections end, by RST or FIN: no byte is missing, none comes twice."""
     # The real broker's chunks are larger, and one has to get through for some progress.
     cuts = Cuts(random.Random(SEED), 80_000 if isinstance(broker, DeployedBroker) else 30_000, at_limit)
     wanted = resets if at_limit == "reset" else resets // 5
@@ -132,7 +125,7 @@ def test_connections_cut_at_random_bytes(
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.soak)])
 def test_every_byte_of_a_short_read_is_cut_once(broker: BrokerHandle, journal: str, step: int) -> None:
-    """A read that is cut at each byte of its answer in turn, its range's last ones included, is whole.
+    """A read succeeds, wherever a connection is cut in its answer, also at the last bytes of the range.
 
     `make test` cuts at each third byte, and at all of the last ones.
     """
@@ -143,7 +136,7 @@ def test_every_byte_of_a_short_read_is_cut_once(broker: BrokerHandle, journal: s
         connection.close()
         whole = proxy.bytes_to_client
     assert whole < 2_000
-    # In the handshake each cut costs a pause of gRPC's before it connects again.
+    # After a cut in the handshake gRPC pauses before it connects again.
     last = whole - 2 * (end - begin)
     handshake, content = range(0, HANDSHAKE_BYTES, 13 * step), range(HANDSHAKE_BYTES, last, step)
     limits = iter([*handshake, *content, *range(last, whole + 2)])
@@ -173,7 +166,6 @@ def test_every_byte_of_a_short_read_is_cut_once(broker: BrokerHandle, journal: s
     ],
 )
 def test_a_slow_network_changes_nothing(proxy: TcpProxy, journal: str, toxics: Toxics) -> None:
-    """Slices, little bandwidth and delay cost time only."""
     proxy.to_client = toxics
     proxy.to_server = toxics
     end = 3_000 if toxics.slice_bytes == 1 else len(CONTENT)
@@ -192,12 +184,11 @@ def test_a_slow_network_changes_nothing(proxy: TcpProxy, journal: str, toxics: T
 def test_a_half_open_connection_is_left(
     broker: BrokerHandle, journal: str, silent: tuple[Toxics, Toxics]
 ) -> None:
-    """Where bytes stop and nobody says so, the stream's deadline ends it, and it goes on by another one."""
     with TcpProxy(broker.endpoint, lambda number: silent if number < 3 else None) as proxy:
         connection = Connection(proxy.endpoint, connect_timeout_s=30)
 
         def open_stream(request: pb.ReadRequest, timeout_s: float) -> ReadStream:
-            # A slow machine has the time it needs, once the silent connections are left.
+            # After the silent connections, leave enough time for a slow machine.
             return ReadStream(connection, request, timeout_s if proxy.connections < 3 else 30)
 
         options = ReadOptions(journal, 0, len(CONTENT))
@@ -210,7 +201,6 @@ def test_a_half_open_connection_is_left(
 
 
 def test_a_network_that_stays_silent(proxy: TcpProxy, journal: str) -> None:
-    """A reader that gets nothing gives up at its deadline, and names the broker."""
     proxy.to_client = Toxics(silent=True)
     with (
         Client(proxy.endpoint, timeout_s=1.5, idle_timeout_s=0.4, connect_timeout_s=1) as client,
@@ -220,7 +210,6 @@ def test_a_network_that_stays_silent(proxy: TcpProxy, journal: str) -> None:
 
 
 def test_a_network_that_is_down_for_a_while(proxy: TcpProxy, behind: Client, journal: str) -> None:
-    """Refused connections are tried again; the reader goes on where it stood."""
     with behind.read(journal, end_offset=len(CONTENT)) as reader:
         got = reader.read(10_000)
         for _ in range(3):
@@ -235,7 +224,6 @@ def test_a_network_that_is_down_for_a_while(proxy: TcpProxy, behind: Client, jou
 
 @pytest.mark.parametrize("size", [0, 1, 50_000, len(CONTENT)], ids=["none", "a_byte", "half", "all"])
 def test_a_closed_client_leaves_no_connection(proxy: TcpProxy, journal: str, size: int) -> None:
-    """A closed client leaves no connection, however much of a read was taken."""
     with Client(proxy.endpoint, timeout_s=60) as client:
         with client.read(journal, end_offset=len(CONTENT)) as reader:
             assert reader.read(size) == CONTENT[:size]
@@ -250,7 +238,6 @@ def test_a_closed_client_leaves_no_connection(proxy: TcpProxy, journal: str, siz
 def test_a_tail_behind_a_network_that_breaks(
     proxy: TcpProxy, client: Client, behind: Client, journal: str
 ) -> None:
-    """A reader that waits at the head has what is appended later, however often its connection is cut."""
     got = bytearray()
     more = [bytes([index]) * 500 for index in range(20)]
     expected = CONTENT + b"".join(more)
@@ -270,7 +257,7 @@ def test_a_tail_behind_a_network_that_breaks(
 
 
 def test_a_single_reader_does_not_hide_a_cut(proxy: TcpProxy, behind: Client, journal: str) -> None:
-    """A Reader has one call: when its connection is reset it raises, at the byte it has got to."""
+    """A Reader is one call, so it raises the reset, at the offset it has reached."""
     proxy.to_client = Toxics(limit_bytes=20_000)
     with behind.reader(journal) as reader:
         got = b"".join(read_until(reader, UnavailableError))
@@ -285,7 +272,6 @@ def test_a_single_reader_does_not_hide_a_cut(proxy: TcpProxy, behind: Client, jo
 
 
 def read_until(reader: Reader, error: type[GazetteError]) -> Iterator[bytes]:
-    """Yield small reads until the reader raises ``error``; a quiet end is a failure."""
     try:
         while part := reader.read(100):
             yield part
@@ -295,7 +281,6 @@ def read_until(reader: Reader, error: type[GazetteError]) -> Iterator[bytes]:
 
 
 def test_a_broker_that_is_killed_and_comes_back(tmp_path: Path) -> None:
-    """SIGKILL in the middle of a read, a restart on the same port: the reader goes on at its byte."""
     port = 0
     got = b""
     reader: RetryReader | None = None

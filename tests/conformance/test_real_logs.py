@@ -1,4 +1,4 @@
-"""Shows that real logs, appended by gazctl, come out of Spark and Delta complete, once and unchanged."""
+"""Real logs, appended by gazctl, come out of Spark and Delta complete, once and unchanged."""
 
 from __future__ import annotations
 
@@ -36,32 +36,27 @@ children:
 
 @pytest.fixture(scope="module")
 def logs(deployed_broker: DeployedBroker) -> list[RealLog]:
-    """The machine's logs and the real broker's."""
     found = find_logs({"gazette-broker": deployed_broker.log_path})
     assert found
     return found
 
 
 def create(broker: BrokerHandle, prefix: str, logs: list[RealLog], codec: str = "SNAPPY") -> None:
-    """Create a journal for each log by gazctl, with fragments of 64 KiB."""
     names = sorted(prefix + log.name for log in logs)
     children = "\n".join(f"  - name: {name}" for name in names)
     assert broker.apply_specs(SPECS.format(prefix=prefix, children=children, codec=codec)) == names
 
 
 def append(broker: BrokerHandle, journal: str, content: bytes, framing: str = "lines") -> None:
-    """Append by gazctl."""
     broker.gazctl("journals", "append", "-l", f"name={journal}", "-f", framing, input=content)
 
 
 def read_back(broker: BrokerHandle, journal: str) -> bytes:
-    """Read a whole journal by gazctl."""
     return broker.gazctl_bytes("journals", "read", "-l", f"name={journal}")
 
 
 def halves(content: bytes) -> tuple[bytes, bytes]:
-    """Cut lines into two parts of about the same number of lines."""
-    # Not splitlines(), which cuts at carriage returns, too: terminals' logs are full of them.
+    # Not splitlines(), which also cuts at carriage returns: terminals' logs are full of them.
     lines = [line + b"\n" for line in content.removesuffix(b"\n").split(b"\n")]
     middle = len(lines) // 2
     return b"".join(lines[:middle]), b"".join(lines[middle:])
@@ -72,7 +67,6 @@ def halves(content: bytes) -> tuple[bytes, bytes]:
 def test_lines_by_batch(
     spark: SparkSession, broker: BrokerHandle, fresh_prefix: str, logs: list[RealLog], codec: str
 ) -> None:
-    """A batch read of each log's journal gives back exactly the bytes gazctl reads, record by record."""
     create(broker, fresh_prefix, logs, codec)
     for log in logs:
         append(broker, fresh_prefix + log.name, log.lines)
@@ -89,7 +83,6 @@ def test_lines_by_batch(
 def test_lines_by_stream_into_delta(
     spark: SparkSession, broker: BrokerHandle, fresh_prefix: str, logs: list[RealLog], tmp_path: Path
 ) -> None:
-    """A stream, stopped and started between two appends, leaves a table with every byte once."""
     create(broker, fresh_prefix, logs)
     reading = Reading(broker, fresh_prefix, max_bytes_per_trigger=300_000)
     for half in (0, 1):
@@ -107,7 +100,6 @@ def test_lines_by_stream_into_delta(
 def test_json_by_batch(
     spark: SparkSession, broker: BrokerHandle, fresh_prefix: str, logs: list[RealLog]
 ) -> None:
-    """The typed rows of each log as JSON are its lines, in order; written as JSON again, its bytes."""
     create(broker, fresh_prefix, logs)
     for log in logs:
         append(broker, fresh_prefix + log.name, log.json_lines)
@@ -121,7 +113,6 @@ def test_json_by_batch(
 def test_json_by_stream_into_delta(
     spark: SparkSession, broker: BrokerHandle, fresh_prefix: str, logs: list[RealLog], tmp_path: Path
 ) -> None:
-    """Typed rows of JSON logs, streamed into a table in two runs, account for every byte appended."""
     create(broker, fresh_prefix, logs)
     reading = Reading(
         broker,
@@ -140,7 +131,6 @@ def test_json_by_stream_into_delta(
 def check_json_rows(
     broker: BrokerHandle, prefix: str, logs: list[RealLog], rows: list[dict[str, object]]
 ) -> None:
-    """Check typed rows against the logs they came from and the bytes gazctl reads."""
     for log in logs:
         mine = [row for row in rows if row["_journal"] == prefix + log.name]
         assert [row["line_number"] for row in mine] == list(range(len(split(log.lines)))), log.name

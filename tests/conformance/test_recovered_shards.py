@@ -48,8 +48,6 @@ ROOT = Path(__file__).parents[2]
 
 
 class StoredTotals(Application[Store]):
-    """Adds numbers by key in a store of any kind, and publishes each new total."""
-
     def __init__(self, kind: str, output: str, database: Path) -> None:
         self._kind = kind
         self._output = output
@@ -57,7 +55,6 @@ class StoredTotals(Application[Store]):
         self._parser = Totals(Database())
 
     def new_store(self, shard: Shard) -> Store:
-        """Return a store of the kind."""
         if self._kind == "json":
             return shard.json_store(initial={})
         store: RecordedSqliteStore | SqliteStore
@@ -70,11 +67,9 @@ class StoredTotals(Application[Store]):
         return store
 
     def new_message(self, spec: pb.JournalSpec, record: bytes) -> Message:
-        """Parse a document."""
         return self._parser.new_message(spec, record)
 
     def consume_message(self, shard: Shard, store: Store, envelope: Envelope, publisher: Publisher) -> None:
-        """Add a number, and publish the total."""
         document = envelope.message
         assert isinstance(document, Document)
         if "key" not in document.fields:
@@ -92,12 +87,10 @@ class StoredTotals(Application[Store]):
         publisher.publish_uncommitted(lambda _: (self._output, NDJSON["content-type"]), out)
 
     def finalize_txn(self, shard: Shard, store: Store, publisher: Publisher) -> None:
-        """Do nothing: all is in the store."""
+        """Do nothing, because the store has all state."""
 
 
 class Rig:
-    """Journals, a recovery log, and hosts one after the other."""
-
     def __init__(self, client: Client, prefix: str, root: Path) -> None:
         self.client, self.root = client, root
         self.source, self.output = f"{prefix}source", f"{prefix}output"
@@ -110,15 +103,14 @@ class Rig:
         self.publisher = Publisher(self.service)
 
     def host(self, kind: str, hints: FileHints | None = None) -> LocalHost:
-        """Return a host of the shard."""
         app = StoredTotals(kind, self.output, self.root / "shared.sqlite")
-        # Hosts may share a folder, and leave nothing in it.
+        # Hosts may share a folder, because they leave no files in it.
         work_dir = self.root / "work"
         return LocalHost(app, self.client, [self.spec], name="test", hints=hints, work_dir=work_dir)
 
     @contextmanager
     def standby(self, kind: str) -> Iterator[shards.LocalShard]:
-        """Run the shard as a member of a cluster does that is not its primary."""
+        """Run the shard as a cluster member does that is not its primary."""
         app = StoredTotals(kind, self.output, self.root / "shared.sqlite")
         fqn, directory = f"{shards.NAME_ROOT}/test/items/{SHARD}", self.root / "work" / "standby"
         shard = shards.LocalShard(
@@ -132,13 +124,11 @@ class Rig:
             assert shard.join(30)
 
     def publish(self, *keys: str) -> None:
-        """Publish messages."""
         for key in keys:
             self.publisher.publish_committed(lambda _: (self.source, NDJSON["content-type"]), number(key))
         self.service.flush()
 
     def totals(self, host: LocalHost) -> dict[str, int]:
-        """Wait until all is consumed, and return the state."""
         wait_through(host, self.client, SHARD, self.source)
         with host.resolve(ResolveArgs(SHARD, timeout_s=30)) as found:
             if isinstance(found.store, JsonFileStore):
@@ -149,20 +139,17 @@ class Rig:
 
 @pytest.fixture
 def rig(client: Client, fresh_prefix: str, tmp_path: Path) -> Iterator[Rig]:
-    """Journals nobody else uses."""
     made = Rig(client, fresh_prefix, tmp_path)
     with made.service:
         yield made
 
 
 def failure_of(host: LocalHost) -> str:
-    """Return why the shard of a host has failed, or an empty text."""
     return "".join(host.list_shards().shards[0].status[0].errors)
 
 
 @pytest.mark.parametrize("kind", ["json", "recorded", "shared"])
 def test_a_shard_moves_between_hosts(rig: Rig, kind: str) -> None:
-    """Each message counts once in the state and in what is published, over hosts that fence each other."""
     rig.publish("a", "b")
     with rig.host(kind) as first:
         assert rig.totals(first) == {"a": 1, "b": 1}
@@ -171,7 +158,7 @@ def test_a_shard_moves_between_hosts(rig: Rig, kind: str) -> None:
             assert rig.totals(second) == {"a": 2, "b": 1}
             rig.publish("b", "c")
             assert rig.totals(second) == {"a": 2, "b": 2, "c": 1}
-            # It notices at its next commit.
+            # The first host notices at its next commit.
             wait_until("the first host fails", lambda: failure_of(first) != "")
             assert "is elsewhere now" in failure_of(first)
     with rig.host(kind) as third:
@@ -183,19 +170,16 @@ def test_a_shard_moves_between_hosts(rig: Rig, kind: str) -> None:
 
 
 def code_of(host: LocalHost) -> int:
-    """Return the status of the shard of a host."""
     return host.list_shards().shards[0].status[0].code
 
 
 def followed(shard: shards.LocalShard) -> int:
-    """Return how much of its recovery log a standby has read."""
     player = shard._player
     reader = None if player is None else player._reader
     return 0 if reader is None else reader.offset
 
 
 def totals_of(rig: Rig, shard: shards.LocalShard) -> dict[str, int]:
-    """Wait until a shard has consumed all, and return its state."""
     head = rig.client.write_head(rig.source)
     wait_until("it has read all", lambda: shard.progress().read_through[rig.source] >= head)
     store: Any = shard.store_ready.result(30)
@@ -207,7 +191,6 @@ def totals_of(rig: Rig, shard: shards.LocalShard) -> dict[str, int]:
 
 @pytest.mark.parametrize("kind", ["json", "recorded"])
 def test_a_standby_follows_and_takes_over(rig: Rig, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It plays what the primary records, fences nobody off, and reads the log from its end when promoted."""
     with rig.host(kind) as first, rig.standby(kind) as second:
         rig.publish("a", "b")
         assert rig.totals(first) == {"a": 1, "b": 1}
@@ -239,7 +222,6 @@ def test_a_standby_follows_and_takes_over(rig: Rig, kind: str, monkeypatch: pyte
 
 
 def test_a_standby_that_ends_takes_nothing_over(rig: Rig) -> None:
-    """It leaves the log to the primary, and no file behind."""
     with rig.host("json") as first:
         with rig.standby("json") as second:
             wait_until("it follows", lambda: second.status.code == pc.ReplicaStatus.STANDBY)
@@ -250,7 +232,7 @@ def test_a_standby_that_ends_takes_nothing_over(rig: Rig) -> None:
 
 
 def test_hints_are_kept_and_used(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A primary keeps hints; a recovery moves those of earlier ones, and tells what it was played from."""
+    """A recovery moves earlier hints to the backups, and reports which hints it was played from."""
     monkeypatch.setattr(shards, "HINTS_S", 0.0)
     primary, backups = hint_primary_key(rig.spec), hint_backup_keys(rig.spec)
     with rig.host("json", rig.hints) as first:
@@ -331,7 +313,6 @@ class Counting(Application):
 
 
 def test_a_killed_process_loses_nothing(rig: Rig, broker: BrokerHandle) -> None:
-    """After SIGKILL another process goes on where the first one was, from the log and hints in a folder."""
     (rig.root / "counting.py").write_text(APPLICATION)
     (rig.root / "shards.yaml").write_text(
         format_shard_yaml([pc.ApplyRequest.Change(upsert=rig.spec, expect_mod_revision=-1)])
@@ -362,7 +343,6 @@ def test_a_killed_process_loses_nothing(rig: Rig, broker: BrokerHandle) -> None:
 
 
 def test_a_journal_that_is_no_recovery_log_is_refused(rig: Rig) -> None:
-    """A shard whose recovery log has another content type fails, and nothing is appended to the journal."""
     wrong = pc.ShardSpec.FromString(rig.spec.SerializeToString())
     wrong.recovery_log_prefix, wrong.id = rig.source, "wrong"
     create_journals(rig.client, recovery_log(wrong))

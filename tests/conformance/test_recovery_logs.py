@@ -1,4 +1,4 @@
-"""Recovery logs on brokers: they fence, they lose nothing silently, and Gazette's Go library shares them."""
+"""Recovery logs on brokers fence writers, report losses, and are shared with Gazette's Go library."""
 
 from __future__ import annotations
 
@@ -34,31 +34,26 @@ SOON = 30.0
 
 
 class Hosts:
-    """Makes hosts that take a log over."""
-
     def __init__(self, client: Client, log: str, root: Path, stack: ExitStack) -> None:
         self.client, self.log = client, log
         self._root, self._stack, self._made = root, stack, 0
 
     def directory(self) -> Path:
-        """Return a folder that does not exist yet."""
         self._made += 1
         return self._root / f"host-{self._made}"
 
     def recover(self, hints: pr.FSMHints | None = None) -> tuple[Recovered, Recorder]:
-        """Play the log, and take it over."""
         player = Player(self.client, hints or pr.FSMHints(log=self.log), self.directory())
         author = new_author()
         player.inject_handoff(author)
         recovered = player.play()
         service = AppendService(self.client)
-        # A fenced recorder has failed the service, on purpose.
+        # A fenced recorder fails its service on purpose.
         self._stack.callback(service.close, abort=True)
         recorder = Recorder(self.log, recovered.fsm, author, recovered.directory, service, timeout_s=SOON)
         return recovered, recorder
 
     def replay(self, hints: pr.FSMHints | None = None) -> Recovered:
-        """Play the log to its head."""
         player = Player(self.client, hints or pr.FSMHints(log=self.log), self.directory())
         player.finish_at_write_head()
         return player.play()
@@ -66,7 +61,6 @@ class Hosts:
 
 @pytest.fixture
 def hosts(client: Client, journal_name: str, tmp_path: Path) -> Iterator[Hosts]:
-    """Hosts of an empty log."""
     client.create_journals(
         spec(journal_name, labels=label_set({CONTENT_TYPE: CONTENT_TYPE_RECOVERY_LOG}), length=1 << 20)
     )
@@ -75,7 +69,6 @@ def hosts(client: Client, journal_name: str, tmp_path: Path) -> Iterator[Hosts]:
 
 
 def write_some(recorder: Recorder) -> dict[str, bytes]:
-    """Do each kind of file operation, and return the files afterwards."""
     files = RecordedFiles(recorder)
     with files.create("removed") as file:
         file.write(b"gone")
@@ -100,7 +93,6 @@ def write_some(recorder: Recorder) -> dict[str, bytes]:
 
 
 def test_a_log_gives_the_files_again(hosts: Hosts) -> None:
-    """A player finds what a recorder has recorded, from hints and without."""
     _, recorder = hosts.recover()
     expected = write_some(recorder)
     hints = recorder.build_hints(SOON)
@@ -109,7 +101,6 @@ def test_a_log_gives_the_files_again(hosts: Hosts) -> None:
 
 
 def test_only_the_newest_recorder_writes(hosts: Hosts) -> None:
-    """A recorder whose log was taken over fails for good, and leaves no trace in the files."""
     _, old = hosts.recover()
     write_some(old)
     recovered, new = hosts.recover(old.build_hints(SOON))
@@ -128,7 +119,7 @@ def test_only_the_newest_recorder_writes(hosts: Hosts) -> None:
 
 
 def test_a_zombie_without_checks_changes_nothing(hosts: Hosts) -> None:
-    """Operations of a replaced recorder that the broker takes do not fit the chain."""
+    """Operations that the broker accepts from a replaced recorder do not fit the checksum chain."""
     _, old = hosts.recover()
     write_some(old)
     _, new = hosts.recover(old.build_hints(SOON))
@@ -146,7 +137,6 @@ def test_a_zombie_without_checks_changes_nothing(hosts: Hosts) -> None:
 
 
 def test_a_player_follows_until_it_is_told(hosts: Hosts) -> None:
-    """A standby reads what is appended, and ends at once when it is to take over."""
     _, recorder = hosts.recover()
     standby = Player(hosts.client, pr.FSMHints(log=hosts.log), hosts.directory())
     found: list[Recovered] = []
@@ -165,7 +155,6 @@ def test_a_player_follows_until_it_is_told(hosts: Hosts) -> None:
 
 
 def test_a_cancelled_player_leaves_nothing(hosts: Hosts) -> None:
-    """Cancelling ends a player that follows its log."""
     hosts.recover()
     directory = hosts.directory()
     standby = Player(hosts.client, pr.FSMHints(log=hosts.log), directory)
@@ -187,7 +176,6 @@ def test_a_cancelled_player_leaves_nothing(hosts: Hosts) -> None:
 
 
 def test_hints_past_the_head_are_a_loss(hosts: Hosts) -> None:
-    """A segment that the log does not reach is an error before anything is read."""
     _, recorder = hosts.recover()
     write_some(recorder)
     hints = hosts.replay().hints
@@ -197,7 +185,7 @@ def test_hints_past_the_head_are_a_loss(hosts: Hosts) -> None:
 
 
 def test_a_directory_with_files_is_refused(hosts: Hosts) -> None:
-    """A player never removes what it has not made."""
+    """A player never removes files that it did not create."""
     directory = hosts.directory()
     directory.mkdir()
     (directory / "precious").write_text("data")
@@ -209,7 +197,6 @@ def test_a_directory_with_files_is_refused(hosts: Hosts) -> None:
 
 
 def test_a_failed_dependency_ends_the_commit(hosts: Hosts) -> None:
-    """A commit fails with the operation it waits for, and nothing of it is recorded."""
     from gazette_spark.client._append.futures import finished_operation
     from gazette_spark.errors import DependencyError
 
@@ -244,7 +231,6 @@ STATE = {"words": {"<ä&": 3, "b": [1, 2.5, None, True]}, "large": "x" * 100_000
 
 
 def checkpoint_of(document: Any) -> pc.Checkpoint:
-    """Return the checkpoint that Go prints."""
     from google.protobuf.json_format import ParseDict
 
     return ParseDict(document, pc.Checkpoint())
@@ -256,17 +242,14 @@ def orders(hints: pr.FSMHints, *following: dict[str, Any]) -> bytes:
 
 
 def go_files(event: dict[str, Any]) -> dict[str, bytes]:
-    """Return the files that Go tells of."""
     return {name: base64.b64decode(content or "") for name, content in event["files"].items()}
 
 
 def go_hints(event: dict[str, Any]) -> pr.FSMHints:
-    """Return the hints that Go tells of."""
     return hints_from_bytes(json.dumps(event["hints"]).encode(), "goclient")
 
 
 def test_go_replays_our_log(broker: BrokerHandle, hosts: Hosts) -> None:
-    """Go's player gets the files, the chain and the hints that ours gets, from our hints and without."""
     _, recorder = hosts.recover()
     expected = write_some(recorder)
     ours = hosts.replay()
@@ -279,7 +262,6 @@ def test_go_replays_our_log(broker: BrokerHandle, hosts: Hosts) -> None:
 
 
 def test_we_replay_gos_log(broker: BrokerHandle, hosts: Hosts) -> None:
-    """Our player gets the files and the chain of a recorder in Go; each fences the other."""
     _, recorder = hosts.recover()
     write_some(recorder)
     content = orders(
@@ -330,7 +312,6 @@ def test_a_path_of_a_deleted_file_is_free(broker: BrokerHandle, hosts: Hosts) ->
 
 
 def test_go_opens_our_json_store_and_we_open_gos(broker: BrokerHandle, hosts: Hosts) -> None:
-    """State and checkpoint pass from our JSON store to Go's, and back."""
     _, recorder = hosts.recover()
     store = JsonFileStore(recorder, {"words": {}})
     assert store.restore_checkpoint() == pc.Checkpoint()
@@ -356,7 +337,6 @@ def test_go_opens_our_json_store_and_we_open_gos(broker: BrokerHandle, hosts: Ho
 
 
 def test_a_sqlite_store_moves(broker: BrokerHandle, hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each host finds the tables as of the last commit, through rewrites; Go can replay the log."""
     from gazette_spark.consumer.stores import sqlite
 
     monkeypatch.setattr(sqlite, "REWRITE_BYTES", 200_000)

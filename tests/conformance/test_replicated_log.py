@@ -65,28 +65,23 @@ T = TypeVar("T")
 
 @pytest.fixture
 def writer(client: Client, journal_name: str) -> Iterator[Writer]:
-    """A writer of a new log."""
     with Writer(client, journal_name) as opened:
         yield opened
 
 
 @pytest.fixture
 def receiver(client: Client, journal_name: str) -> Iterator[Receiver]:
-    """A receiver of the same log."""
     with Receiver(client, journal_name) as opened:
         yield opened
 
 
 @pytest.fixture
 def proxy(broker: BrokerHandle) -> Iterator[TcpProxy]:
-    """A proxy of the broker."""
     with TcpProxy(broker.endpoint) as opened:
         yield opened
 
 
 class ProxiedClient(Client):
-    """A client that reaches the broker by a proxy."""
-
     def __init__(self, proxy: TcpProxy) -> None:
         super().__init__(proxy.endpoint, timeout_s=SOON, connect_timeout_s=SOON)
         self.proxy = proxy
@@ -94,20 +89,19 @@ class ProxiedClient(Client):
         """The answer to the next append of a record does not come through."""
 
     def try_append(self, options: AppendOptions, *args: Any, **keywords: Any) -> AppendResult:
-        """Append once."""
         if self.loses_next_answer and options.check_registers is not None:
             self.loses_next_answer = False
             self.proxy.to_client = SILENT
         return super().try_append(options, *args, **keywords)
 
     def without_answer(self, client: Client, journal: str, call: Callable[[], T]) -> T:
-        """Call; the connection breaks after the broker has appended and before the caller hears of it."""
+        """Call, and break the connection after the broker has appended but before its answer arrives."""
         head = client.write_head(journal)
         with ThreadPoolExecutor(1) as pool:
             self.loses_next_answer = True
             result = pool.submit(call)
             wait_for(lambda: client.write_head(journal) > head, "the append to be done")
-            # In this order, or the answer may slip through.
+            # In this order; otherwise the answer may slip through.
             self.proxy.cut()
             self.proxy.to_client = CLEAN
             return result.result(SOON)
@@ -115,20 +109,17 @@ class ProxiedClient(Client):
 
 @pytest.fixture
 def proxied(proxy: TcpProxy) -> Iterator[ProxiedClient]:
-    """A client that reaches the broker by the proxy."""
     with ProxiedClient(proxy) as opened:
         yield opened
 
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
-    """Threads for calls that wait."""
     with ThreadPoolExecutor(16) as pool:
         yield pool
 
 
 def fetch_all(receiver: Receiver) -> list[bytes | Checkpoint]:
-    """Fetch up to the end of the log."""
     found: list[bytes | Checkpoint] = []
     try:
         while True:
@@ -146,7 +137,7 @@ def copies(client: Client, journal: str) -> int:
 
 
 def test_the_journal_is_made_if_missing(client: Client, writer: Writer, journal_name: str) -> None:
-    """It has the content type that the Spark source and gazctl read by."""
+    """It gets the content type that the Spark source and gazctl recognize."""
     labels = client.get_journal(journal_name).spec.labels
     assert values_of(labels, "content-type") == ["application/x-protobuf-fixed"]
     with Receiver(client, journal_name) as another, pytest.raises(NoMoreMessageError):
@@ -154,7 +145,6 @@ def test_the_journal_is_made_if_missing(client: Client, writer: Writer, journal_
 
 
 def test_its_spec_may_be_given(client: Client, journal_name: str) -> None:
-    """Stores and labels are the caller's; the content type is set."""
     spec = journal_spec(journal_name, labels={"app": "index"}, length=4096)
     with Receiver(client, journal_name, spec=spec):
         made = client.get_journal(journal_name).spec
@@ -165,14 +155,12 @@ def test_its_spec_may_be_given(client: Client, journal_name: str) -> None:
 def test_two_nodes_make_it_at_the_same_time(
     client: Client, journal_name: str, threads: ThreadPoolExecutor
 ) -> None:
-    """The one that comes second takes the first one's."""
     made = [threads.submit(Receiver, client, journal_name) for _ in range(6)]
     for each in made:
         each.result(SOON).close()
 
 
 def test_another_journal_is_refused(client: Client, journal_name: str) -> None:
-    """A journal of JSON lines is no log, and is not made one."""
     client.create_journals(journal_spec(journal_name, labels={"content-type": "application/x-ndjson"}))
     for make in (Writer, Receiver):
         with pytest.raises(OptionError, match=f"'{journal_name}' of content type application/x-ndjson"):
@@ -185,7 +173,6 @@ def test_another_journal_is_refused(client: Client, journal_name: str) -> None:
 def test_flags_that_forbid_its_use(
     client: Client, journal_name: str, make: type[Writer | Receiver], flag: int
 ) -> None:
-    """A journal that cannot be written, or read, is refused at once."""
     labels = {"content-type": "application/x-protobuf-fixed"}
     change = pb.ApplyRequest.Change(upsert=journal_spec(journal_name, labels=labels, flags=flag))
     client.apply([change])
@@ -197,7 +184,6 @@ def test_flags_that_forbid_its_use(
 
 
 def test_entries_are_fetched_in_order(writer: Writer, receiver: Receiver) -> None:
-    """What was committed is fetched, be it empty or long; offsets are bytes."""
     entries = [b"one", b"", b"x" * 300_000, b"four"]
     offsets = [writer.commit_entry(entry) for entry in entries]
     assert offsets[0] == 0
@@ -210,8 +196,6 @@ def test_entries_are_fetched_in_order(writer: Writer, receiver: Receiver) -> Non
 
 
 def test_many_threads_commit(writer: Writer, receiver: Receiver, threads: ThreadPoolExecutor) -> None:
-    """Each entry is there once, at the offset its caller was told, and those of a thread are in its order."""
-
     def commit(name: int) -> dict[int, bytes]:
         entries = [b"%d %d" % (name, number) for number in range(20)]
         return {writer.commit_entry(entry, SOON): entry for entry in entries}
@@ -230,14 +214,12 @@ def test_many_threads_commit(writer: Writer, receiver: Receiver, threads: Thread
 
 
 def test_an_entry_that_is_too_long(writer: Writer) -> None:
-    """It is refused before anything is appended."""
     with pytest.raises(OptionError, match="an entry of 16777217 bytes"):
         writer.commit_entry(bytes((16 << 20) + 1))
     assert writer.commit_entry(b"short") == 0
 
 
 def test_a_closed_writer_commits_nothing(writer: Writer) -> None:
-    """Using it is an error; closing it again is none."""
     writer.close()
     with pytest.raises(ClosedError, match="writer of log"):
         writer.commit_entry(b"late")
@@ -250,14 +232,13 @@ def test_a_closed_writer_commits_nothing(writer: Writer) -> None:
 def test_an_append_without_an_answer_is_fetched_once(
     client: Client, proxied: ProxiedClient, receiver: Receiver, journal_name: str
 ) -> None:
-    """The entry is in the journal twice, and in the log once."""
     with Writer(proxied, journal_name) as writer:
         writer.commit_entry(b"one")
         at = proxied.without_answer(client, journal_name, lambda: writer.commit_entry(b"two", SOON))
         writer.commit_entry(b"three")
     assert copies(client, journal_name) == 4
     assert fetch_all(receiver) == [b"one", b"two", b"three"]
-    # Its caller was told of the second copy, of which a receiver that starts there has not seen the first.
+    # The caller got the second copy's offset; a receiver that starts there has not seen the first copy.
     receiver.set_offset(at)
     assert fetch_all(receiver) == [b"three"]
 
@@ -265,7 +246,7 @@ def test_an_append_without_an_answer_is_fetched_once(
 def test_a_receiver_that_starts_in_the_middle_drops_repeats(
     client: Client, receiver: Receiver, journal_name: str
 ) -> None:
-    """From any bound of a record, it fetches those whose first copy is at or after it, also foreign ones."""
+    """A receiver from any record boundary fetches the entries whose first copy is at or after it."""
     producer = new_producer_id()
     order = [1, 2, 1, 2, 3, 1, 4, 3]
     frames = [
@@ -284,7 +265,7 @@ def test_a_receiver_that_starts_in_the_middle_drops_repeats(
 
 
 def test_a_checkpoint_ends_where_the_next_entry_begins(writer: Writer, receiver: Receiver) -> None:
-    """It returns its record's end, and holds the begin of the entry before it, -1 if there is none."""
+    """A checkpoint returns its record's end, and contains the previous entry's begin, or -1."""
     with writer.checkpointing(0) as first:
         pass
     last = writer.commit_entry(b"one")
@@ -306,7 +287,6 @@ def test_a_checkpoint_ends_where_the_next_entry_begins(writer: Writer, receiver:
 def test_a_checkpoint_at_another_version_is_refused(
     client: Client, writer: Writer, journal_name: str
 ) -> None:
-    """The error says which version the log has; nothing is appended, and entries are let in again."""
     writer.commit_entry(b"one")
     with pytest.raises(InvalidVersionError, match="at version 0, not 5"), writer.checkpointing(5):
         pytest.fail("no checkpoint was made")
@@ -343,7 +323,6 @@ def test_a_new_writer_knows_the_version_and_the_last_entry(client: Client, journ
 def test_a_checkpoint_takes_over_from_a_busy_primary(
     client: Client, writer: Writer, journal_name: str, threads: ThreadPoolExecutor
 ) -> None:
-    """However fast the old one commits; at a wrong version it may go on."""
     fenced = threading.Event()
 
     def commit() -> None:
@@ -373,7 +352,7 @@ def test_a_checkpoint_takes_over_from_a_busy_primary(
 def test_a_checkpoint_without_an_answer_is_made_once(
     client: Client, proxied: ProxiedClient, journal_name: str
 ) -> None:
-    """The registers tell that it was made, and the journal where."""
+    """The registers show that it was made, and the journal shows where."""
     with Writer(proxied, journal_name) as writer:
         last = writer.commit_entry(b"one")
         writer.prepare_checkpoint()
@@ -386,7 +365,6 @@ def test_a_checkpoint_without_an_answer_is_made_once(
 
 
 def test_the_order_of_the_steps_is_kept(writer: Writer) -> None:
-    """Leaving without preparing, a checkpoint without preparing and preparing twice are errors."""
     with pytest.raises(CheckpointStateError, match="no checkpoint is prepared"):
         writer.exit_checkpoint()
     with pytest.raises(CheckpointStateError, match="no checkpoint is prepared"):
@@ -402,7 +380,6 @@ def test_the_order_of_the_steps_is_kept(writer: Writer) -> None:
 def test_a_checkpoint_holds_entries_back(
     writer: Writer, receiver: Receiver, threads: ThreadPoolExecutor
 ) -> None:
-    """An entry that comes meanwhile is appended after the block, or has failed by its own timeout."""
     writer.commit_entry(b"before")
     with writer.checkpointing(0):
         with pytest.raises(AppendWaitError, match="a checkpoint is in progress; the entry was not appended"):
@@ -451,7 +428,6 @@ def test_a_checkpoint_waits_for_pending_entries(
 def test_an_old_primary_is_fenced(
     client: Client, writer: Writer, receiver: Receiver, journal_name: str
 ) -> None:
-    """After a takeover its entries and checkpoints are refused for good, and it learns by whom."""
     writer.commit_entry(b"one")
     with Writer(client, journal_name) as second:
         second.take_over()
@@ -467,7 +443,6 @@ def test_an_old_primary_is_fenced(
 def test_the_first_entry_or_checkpoint_takes_over(
     client: Client, writer: Writer, receiver: Receiver, journal_name: str
 ) -> None:
-    """A writer that is only made fences nobody."""
     with Writer(client, journal_name) as second, Writer(client, journal_name) as third:
         writer.commit_entry(b"one")
         second.commit_entry(b"two")
@@ -483,7 +458,7 @@ def test_the_first_entry_or_checkpoint_takes_over(
 def test_a_take_over_without_an_answer_is_done_once(
     client: Client, proxied: ProxiedClient, journal_name: str
 ) -> None:
-    """The registers tell that it was done: by a record of its own, and by an entry."""
+    """The registers show the takeover: by a separate record, and by an entry."""
     with Writer(proxied, journal_name) as first:
         at = proxied.without_answer(client, journal_name, lambda: first.commit_entry(b"one", SOON))
         assert at == 0
@@ -496,7 +471,7 @@ def test_a_take_over_without_an_answer_is_done_once(
 
 
 def test_lost_registers_are_noticed(client: Client, writer: Writer, journal_name: str) -> None:
-    """Empty registers match every check: a writer that meets them stops; the version is not taken for 0."""
+    """Empty registers match every check, so a writer that finds them stops, and does not assume version 0."""
     writer.commit_entry(b"one")
     with writer.checkpointing(0):
         pass
@@ -537,7 +512,6 @@ for number in itertools.count():
 def test_a_secondary_takes_over_from_a_killed_primary(
     broker: BrokerHandle, client: Client, receiver: Receiver, journal_name: str
 ) -> None:
-    """It has everything that was acknowledged, once, and continues numbers and versions."""
     command = [sys.executable, "-c", PRIMARY, broker.endpoint, journal_name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as primary:
         assert primary.stdout is not None
@@ -548,7 +522,7 @@ def test_a_secondary_takes_over_from_a_killed_primary(
     with Writer(client, journal_name) as successor:
         successor.take_over()
         applied = [int(each) for each in fetch_all(receiver) if isinstance(each, bytes)]
-        # The last one, or a few, may be in the log without an acknowledgement.
+        # The last few may be in the log without an acknowledgement.
         assert applied == list(range(len(applied)))
         assert len(applied) > acknowledged >= 17
         made = (len(applied) + 4) // 10
@@ -565,7 +539,6 @@ def test_a_secondary_takes_over_from_a_killed_primary(
 def test_the_end_is_after_all_acknowledged_entries(
     writer: Writer, receiver: Receiver, threads: ThreadPoolExecutor
 ) -> None:
-    """Whenever there is no more message, everything acknowledged before the call has been fetched."""
     acknowledged: list[bytes] = []
     done = threading.Event()
 
@@ -594,7 +567,7 @@ def test_the_end_is_after_all_acknowledged_entries(
 def test_an_offset_behind_the_end_is_data_loss(
     client: Client, writer: Writer, journal_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that ends before what was read has lost bytes; that is no end, and nothing to wait for."""
+    """A log that ends before the read offset has lost bytes; waiting would not help."""
     monkeypatch.setattr(receiving, "IDLE_S", 0.05)
     writer.commit_entry(b"one")
     head = client.write_head(journal_name)
@@ -611,17 +584,14 @@ def test_an_offset_behind_the_end_is_data_loss(
 def test_a_broker_that_was_just_started(
     broker: BrokerHandle, writer: Writer, journal_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write head below the offset is asked for again: at first a broker may know of no bytes."""
+    """A head below the offset is read again, because a new broker may not have listed its store."""
     monkeypatch.setattr(receiving, "IDLE_S", 0.01)
     writer.commit_entry(b"one")
     at = writer.commit_entry(b"two")
     heads = [0, 0]
 
     class Starting(Client):
-        """A client of a broker that has not listed its store at first."""
-
         def write_heads(self, journals: Iterable[str]) -> dict[str, int]:
-            """Return the write heads, as far as they are known."""
             return {journal: heads.pop() for journal in journals} if heads else super().write_heads(journals)
 
         highest_heads = write_heads
@@ -637,7 +607,6 @@ def test_a_broker_that_was_just_started(
 
 
 def test_a_hole_is_data_loss(broker: BrokerHandle, client: Client, wire: Wire, journal_name: str) -> None:
-    """Entries whose fragment was deleted are missed, not passed over."""
     with Writer(client, journal_name, spec=journal_spec(journal_name, refresh_interval_s=1)) as writer:
         writer.commit_entry(b"deleted")
         at = writer.commit_entry(b"kept")
@@ -657,7 +626,7 @@ def test_a_hole_is_data_loss(broker: BrokerHandle, client: Client, wire: Wire, j
 
 
 def test_set_offset_takes_bounds_of_entries(client: Client, writer: Writer, journal_name: str) -> None:
-    """The begin of an entry, its end, and the end of the log; the magic word tells."""
+    """Valid offsets are an entry's begin or end and the log's end; the magic word identifies them."""
     offsets = [writer.commit_entry(b"entry %d" % number) for number in range(3)]
     with Receiver(client, journal_name) as receiver:
         for number, offset in enumerate(offsets):
@@ -674,7 +643,6 @@ def test_set_offset_takes_bounds_of_entries(client: Client, writer: Writer, jour
 
 
 def test_bytes_of_others_are_an_error(client: Client, receiver: Receiver, journal_name: str) -> None:
-    """What is no record stops the receiver at its offset."""
     client.append(journal_name, b'{"id": 1}\n')
     for fetch in (receiver.fetch_entry, receiver.try_fetch_entry):
         with pytest.raises(RecordError, match=f"'{journal_name}', record at offset 0: no frame begins there"):
@@ -682,7 +650,7 @@ def test_bytes_of_others_are_an_error(client: Client, receiver: Receiver, journa
 
 
 def test_half_an_entry_is_no_end(client: Client, receiver: Receiver, journal_name: str) -> None:
-    """A journal that ends inside an entry, which no writer does, is an error."""
+    """A journal that ends inside an entry is an error, because no writer leaves that."""
     content = entry_frame(build_uuid(new_producer_id(), Clock(160), OUTSIDE_TXN), 0, b"entry")
     client.append(journal_name, content[:-2])
     with pytest.raises(RecordError, match="the journal ends inside the entry"):
@@ -695,7 +663,6 @@ def test_half_an_entry_is_no_end(client: Client, receiver: Receiver, journal_nam
 def test_a_fetch_waits_for_the_next_entry(
     writer: Writer, receiver: Receiver, threads: ThreadPoolExecutor
 ) -> None:
-    """It returns what is committed later; in vain, it says so and can be called again."""
     with pytest.raises(FetchTimeoutError, match="no entry at offset 0 within"):
         receiver.fetch_entry(0.05)
     fetching = threads.submit(receiver.fetch_entry, SOON)
@@ -706,7 +673,6 @@ def test_a_fetch_waits_for_the_next_entry(
 def test_a_fetch_is_cancelled_from_any_thread(
     writer: Writer, receiver: Receiver, threads: ThreadPoolExecutor
 ) -> None:
-    """The event ends it; without the event the receiver goes on."""
     promoted = threading.Event()
     fetching = threads.submit(receiver.fetch_entry, None, cancel_on(promoted.wait))
     with pytest.raises(TimeoutError):
@@ -721,7 +687,6 @@ def test_a_fetch_is_cancelled_from_any_thread(
 
 
 def test_closing_ends_a_fetch(receiver: Receiver, threads: ThreadPoolExecutor) -> None:
-    """From another thread, at once."""
     fetching = threads.submit(receiver.fetch_entry)
     with pytest.raises(TimeoutError):
         fetching.result(0.2)
@@ -736,7 +701,7 @@ def test_closing_ends_a_fetch(receiver: Receiver, threads: ThreadPoolExecutor) -
 def test_a_fetch_without_a_token_fails_and_goes_on(
     broker: BrokerHandle, writer: Writer, journal_name: str
 ) -> None:
-    """An error of the client's function for tokens reaches the fetch, which would wait forever for bytes."""
+    """An error of the client's token function must reach the fetch, which would otherwise wait for ever."""
     fails = False
 
     def token() -> str:
@@ -755,7 +720,6 @@ def test_a_fetch_without_a_token_fails_and_goes_on(
 
 
 def test_the_spark_source_reads_it(client: Client, writer: Writer, journal_name: str) -> None:
-    """Its framing and its protobuf format give the entries as rows."""
     writer.commit_entry(b"one")
     last = writer.commit_entry(b"two")
     with writer.checkpointing(0) as at:
@@ -781,7 +745,7 @@ def test_the_spark_source_reads_it(client: Client, writer: Writer, journal_name:
 def test_the_command_reads_it_without_repeats(
     client: Client, proxied: ProxiedClient, journal_name: str, run: Command
 ) -> None:
-    """The UUIDs are where Gazette's committed readers look for them, and its rules drop the same records."""
+    """The UUIDs are where Gazette's committed readers expect them, so its rules drop the same records."""
     with Writer(proxied, journal_name) as writer:
         writer.commit_entry(b"one")
         proxied.without_answer(client, journal_name, lambda: writer.commit_entry(b"two", SOON))
@@ -795,7 +759,6 @@ def test_the_command_reads_it_without_repeats(
 
 @pytest.mark.deployed_broker
 def test_gazctl_reads_it(broker: BrokerHandle, client: Client, writer: Writer, journal_name: str) -> None:
-    """Gazette's own command gives the same bytes."""
     writer.commit_entry(b"one")
     read = broker.gazctl_bytes("journals", "read", "-l", f"name={journal_name}")
     assert read == client.read(journal_name).read()

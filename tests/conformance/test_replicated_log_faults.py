@@ -1,6 +1,6 @@
 """Primaries are killed and cut off, and answers lost; no replica applies an entry twice or misses one.
 
-The nodes, what is done to them, and the judge are in ``tests/rig/log_nodes.py`` and ``log_history.py``.
+The nodes, the faults and the judge are in ``tests/rig/log_nodes.py`` and ``log_history.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ SOAK_SECONDS = 300.0
 
 
 def told(run: Run) -> str:
-    """Return what a run was made of."""
     history = run.history
     steps = history.replicas["fresh"]
     return (
@@ -36,7 +35,6 @@ def told(run: Run) -> str:
 
 
 def check(run: Run) -> None:
-    """Require a sound history that is worth its time."""
     print(told(run))  # noqa: T201 - shown by -rP, and with a failure
     assert run.failures == []
     assert problems(run.history) == []
@@ -46,7 +44,6 @@ def check(run: Run) -> None:
 
 
 def test_a_log_through_faults(broker: BrokerHandle, journal_name: str) -> None:
-    """A few seconds of kills, partitions, lost answers and takeovers."""
     check(run_nodes(broker.endpoint, journal_name, seed=SEED, seconds=SECONDS))
 
 
@@ -54,20 +51,19 @@ def test_a_log_through_faults(broker: BrokerHandle, journal_name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(SOAK_SECONDS + 300)
 def test_a_log_through_many_faults(broker: BrokerHandle, journal_name: str) -> None:
-    """Minutes of them, by a fresh seed."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed={seed}")  # noqa: T201 - shown by -rP, and with a failure
     check(run_nodes(broker.endpoint, journal_name, seed=seed, seconds=SOAK_SECONDS))
 
 
 def keep_repeats(patch: pytest.MonkeyPatch) -> str:
-    """Have receivers drop nothing; return what the judge says of it."""
+    """Let receivers drop no repeats; return a pattern of the judge's finding."""
     patch.setattr(RepeatFilter, "is_new", lambda _self, _record: True)
     return "fresh applied .* times"
 
 
 def fence_nobody(patch: pytest.MonkeyPatch) -> str:
-    """Have the appends of all writers taken; return what the judge says of it."""
+    """Let brokers accept the appends of all writers; return a pattern of the judge's finding."""
     patch.setattr(registers, "next_step", lambda *_, **__: registers.Step.APPEND)
     patch.setattr(registers, "author_check", lambda _author: pb.LabelSelector())
     patch.setattr(registers, "check_author", lambda *_: None)
@@ -82,7 +78,6 @@ def test_a_log_that_breaks_its_promise_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
     mutate: Callable[[pytest.MonkeyPatch], str],
 ) -> None:
-    """The same faults without the filter of repeats, or without the fence: the judge sees it."""
     expected = mutate(monkeypatch)
     run = run_nodes(broker.endpoint, journal_name, seed=SEED, seconds=2.0)
     assert run.failures == []

@@ -1,4 +1,4 @@
-"""docs/guides/replicated-log.md plays both nodes through a takeover: its examples run as printed."""
+"""The examples of docs/guides/replicated-log.md, in which a copy takes over, run as printed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "replicated-log.md"
 def test_the_examples_run(
     broker: BrokerHandle, fresh_prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The copy becomes the primary's, the old primary is told, and a waiting secondary is called away."""
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 8
     names: dict[str, Any] = {}

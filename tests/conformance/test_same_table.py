@@ -1,4 +1,4 @@
-"""Shows that the same appends and the same query give byte-identical tables on both brokers."""
+"""The same appends and the same query give byte-identical tables on both brokers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ JSON_SCHEMA = "_journal STRING, _offset BIGINT, id BIGINT, name STRING, amount D
 
 
 def record(dice: random.Random, number: int) -> bytes:
-    """Return one JSON line; sizes, escapes, nulls and scripts vary."""
     fields = {
         "id": number,
         "name": dice.choice(["plain", "näme", 'quo"te', "名前", "", None]) or None,
@@ -34,7 +33,6 @@ def record(dice: random.Random, number: int) -> bytes:
 
 
 def append_all(broker: BrokerHandle, prefix: str, dice: random.Random) -> None:
-    """Append 2,000 records to four journals, some appends ending within a record."""
     with Wire(broker.endpoint) as wire:
         journals = [f"{prefix}{pb.CompressionCodec.Name(codec).lower()}" for codec in CODECS]
         wire.create(
@@ -59,7 +57,6 @@ def append_all(broker: BrokerHandle, prefix: str, dice: random.Random) -> None:
 def both(
     embedded_broker: BrokerHandle, deployed_broker: DeployedBroker, fresh_prefix: str
 ) -> tuple[BrokerHandle, BrokerHandle]:
-    """Both brokers, after the same appends to the same journals."""
     for broker in (embedded_broker, deployed_broker):
         append_all(broker, fresh_prefix, random.Random(fresh_prefix))
     return embedded_broker, deployed_broker
@@ -76,7 +73,6 @@ def test_stream_into_delta(
     tmp_path: Path,
     schema: str,
 ) -> None:
-    """The tables of one streaming query on either broker hold the same 2,000 rows, byte for byte."""
     keys = ("_journal", "_offset") if schema else ("journal", "offset")
     digests = []
     for name, broker in zip(("embedded", "deployed"), both, strict=True):
@@ -90,7 +86,6 @@ def test_stream_into_delta(
 def test_batch_equals_stream(
     spark: SparkSession, both: tuple[BrokerHandle, BrokerHandle], fresh_prefix: str, tmp_path: Path
 ) -> None:
-    """A batch read of either broker gives the rows of the streaming query's table."""
     embedded, deployed = (Reading(broker, fresh_prefix) for broker in both)
     streamed = sorted_rows(embedded.write_available(spark, tmp_path), "journal", "offset")
     expected = sha256(canonical_bytes(streamed))

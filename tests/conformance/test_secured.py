@@ -1,4 +1,4 @@
-"""The client and the commands enter brokers that ask for certificates and tokens, by every way there is."""
+"""The client and the commands use brokers that require certificates and tokens, in every supported way."""
 
 from __future__ import annotations
 
@@ -28,14 +28,12 @@ SHORT_S = 2.0
 def secured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerHandle]:
-    """A broker that takes nobody without a certificate and a token."""
     with secured_broker(tmp_path_factory.mktemp("secured"), request.param) as broker:
         yield broker
 
 
 @pytest.fixture
 def journal(secured: BrokerHandle, journal_name: str) -> str:
-    """A journal of one line; its name."""
     with open_client(secured) as client:
         client.create_journals(spec(journal_name))
         client.append(journal_name, b"content\n")
@@ -43,7 +41,6 @@ def journal(secured: BrokerHandle, journal_name: str) -> str:
 
 
 def tls_of(broker: BrokerHandle, *, shows: bool = True) -> TlsOptions:
-    """Return contents in place of files; with the client's certificate or without."""
     made = broker.certificates
     assert made is not None
     ca, cert, key = (path.read_bytes() for path in (made.ca, made.client.cert, made.client.key))
@@ -51,14 +48,12 @@ def tls_of(broker: BrokerHandle, *, shows: bool = True) -> TlsOptions:
 
 
 def put(path: Path, content: str) -> None:
-    """Replace a file by a rename."""
     fresh = path.with_suffix(".new")
     fresh.write_text(content)
     fresh.rename(path)
 
 
 def test_contents_do_what_files_do(secured: BrokerHandle, journal: str) -> None:
-    """A client without any file appends and reads, and makes calls of both kinds of channel."""
     with Client(secured.endpoint, auth_keys=KEYS, tls=tls_of(secured), timeout_s=30) as client:
         client.append(journal, b"more\n")
         assert client.read(journal).read() == b"content\nmore\n"
@@ -66,7 +61,7 @@ def test_contents_do_what_files_do(secured: BrokerHandle, journal: str) -> None:
 
 
 def test_without_a_certificate(secured: BrokerHandle, journal: str) -> None:
-    """A client with the right key and no certificate is told at the first try, not after ten minutes."""
+    """A client with the right key but no certificate fails at the first try, not after ten minutes."""
     tls = tls_of(secured, shows=False)
     with (
         Client(secured.endpoint, auth_keys=KEYS, tls=tls, timeout_s=600, connect_timeout_s=600) as client,
@@ -78,7 +73,6 @@ def test_without_a_certificate(secured: BrokerHandle, journal: str) -> None:
 
 
 def test_a_token_file_that_rotates_under_a_read(secured: BrokerHandle, journal: str, tmp_path: Path) -> None:
-    """A reader that waits outlives the first token, because its file has another by then."""
     path = tmp_path / "token"
     path.write_text(token(SHORT_S, Capability.READ))
     with (
@@ -87,7 +81,7 @@ def test_a_token_file_that_rotates_under_a_read(secured: BrokerHandle, journal: 
     ):
         assert reader.read(8) == b"content\n"
         put(path, token(capability=Capability.READ))
-        # Within their leeway brokers take an expired token, and end its calls at once: nothing is read by it.
+        # Brokers accept an expired token within its leeway but end its calls immediately, without content.
         threading.Event().wait(SHORT_S)
         with open_client(secured) as other:
             other.append(journal, b"later\n")
@@ -95,7 +89,6 @@ def test_a_token_file_that_rotates_under_a_read(secured: BrokerHandle, journal: 
 
 
 def test_a_token_file_that_nobody_renews(secured: BrokerHandle, journal: str, tmp_path: Path) -> None:
-    """The error says that the token has expired and names the options, not the token."""
     path = tmp_path / "token"
     expired = token(-3600)
     path.write_text(expired)
@@ -108,14 +101,12 @@ def test_a_token_file_that_nobody_renews(secured: BrokerHandle, journal: str, tm
 
 
 def command(broker: BrokerHandle, *args: str, **environ: str) -> Result:
-    """Run the command with the address in the environment, as all groups of commands take it."""
     cleared = dict.fromkeys(("BROKER_AUTH_KEYS", "BROKER_AUTH_TOKEN", "BROKER_AUTH_TOKEN_FILE"))
     env = {**cleared, "BROKER_ADDRESS": broker.endpoint, **environ}
     return CliRunner(env=env).invoke(main, list(args))
 
 
 def flags_of(broker: BrokerHandle) -> list[str]:
-    """Return the options of every command that name certificates."""
     made = broker.certificates
     assert made is not None
     return [
@@ -126,7 +117,6 @@ def flags_of(broker: BrokerHandle) -> list[str]:
 
 
 def test_commands_take_flags_or_the_environment(secured: BrokerHandle, journal: str, tmp_path: Path) -> None:
-    """What gazctl's variables say, options say as well; a token comes from a file or the environment."""
     path = tmp_path / "token"
     path.write_text(token())
     args = ("list", "-l", f"name={journal}", "-o", "jsonl")
@@ -134,7 +124,7 @@ def test_commands_take_flags_or_the_environment(secured: BrokerHandle, journal: 
     by_environment = command(secured, "journals", *args, **secured.client_environment())
     assert by_flags.exit_code == by_environment.exit_code == 0, by_flags.output + by_environment.output
     assert json.loads(by_flags.stdout)["name"] == json.loads(by_environment.stdout)["name"] == journal
-    # A file that is named counts for more than keys that happen to be there.
+    # A file that is given by an option takes precedence over keys in the environment.
     wrong = command(
         secured, "journals", *flags_of(secured), f"--auth-token-file={path}", *args, BROKER_AUTH_KEYS="b2Rk"
     )
@@ -142,7 +132,7 @@ def test_commands_take_flags_or_the_environment(secured: BrokerHandle, journal: 
 
 
 def test_the_lag_command_enters_too(secured: BrokerHandle, journal: str, tmp_path: Path) -> None:
-    """`lag show` takes the same options: then only the checkpoint, which is not there, cannot be read."""
+    """`lag show` takes the same options; then its only error is about the missing checkpoint."""
     watch = ("--selector", f"name={journal}", "--checkpoint", f"orders={tmp_path / 'checkpoint'}")
     entered = command(secured, "lag", "show", *flags_of(secured), *watch, BROKER_AUTH_KEYS=KEYS)
     refused = command(secured, "lag", "show", *flags_of(secured), *watch)
@@ -151,7 +141,6 @@ def test_the_lag_command_enters_too(secured: BrokerHandle, journal: str, tmp_pat
 
 
 def test_a_bad_flag_is_named(secured: BrokerHandle, tmp_path: Path) -> None:
-    """The error has the option as it was given, in one line."""
     done = command(secured, "journals", f"--tls-ca-file={tmp_path / 'nowhere'}", "list")
     assert done.exit_code == 1
     assert "'--tls-ca-file'" in done.stderr
@@ -161,12 +150,10 @@ def test_a_bad_flag_is_named(secured: BrokerHandle, tmp_path: Path) -> None:
 
 
 def test_gazctl_enters_by_the_same_environment(secured: BrokerHandle, journal: str) -> None:
-    """Gazette's own tool takes what our command takes, and reads what our client appended."""
     assert secured.gazctl("journals", "read", "-l", f"name={journal}") == "content\n"
 
 
 def test_no_error_shows_a_secret(secured: BrokerHandle, journal: str) -> None:
-    """Whatever is wrong, neither key nor token nor certificate's key is in the text."""
     strange = Client(secured.endpoint, auth_keys="b2Rk", tls=tls_of(secured), timeout_s=5)
     with strange, pytest.raises(GazetteError) as caught:
         strange.write_head(journal)

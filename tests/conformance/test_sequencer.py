@@ -23,7 +23,6 @@ def gazettes_traces(cases: list[Case]) -> list[Event]:
 
 
 def compare(seeds: range) -> set[str]:
-    """Run the cases of seeds on both, and return the kinds of events they had."""
     cases = [random_case(seed) for seed in seeds]
     kinds: set[str] = set()
     for seed, case, event in zip(seeds, cases, gazettes_traces(cases), strict=True):
@@ -54,18 +53,16 @@ ALL_KINDS = {
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Odd histories are logged, one line for each oddity."""
+    """Silence the log, which has a line for each oddity in a history."""
     caplog.set_level(logging.ERROR)
 
 
 def test_histories() -> None:
-    """500 histories give the same trace, and among them everything happens that can."""
     assert compare(range(500)) == ALL_KINDS
 
 
 @pytest.mark.soak
 def test_many_histories(pytestconfig: pytest.Config) -> None:
-    """10,000 histories of fresh seeds give the same trace."""
     first = 10_000 * (1 + int(pytestconfig.getoption("--hypothesis-seed") or 0))
     for begin in range(first, first + 10_000, CASES_AT_A_TIME):
         compare(range(begin, begin + CASES_AT_A_TIME))

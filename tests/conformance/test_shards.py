@@ -56,8 +56,6 @@ shards:
 
 @dataclass(frozen=True)
 class Consumer:
-    """A consumer with shards, and both commands about them."""
-
     broker: BrokerHandle
     server: ShardServer
     host: StillHost
@@ -66,11 +64,9 @@ class Consumer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What both commands are told."""
         return {"CONSUMER_ADDRESS": self.server.endpoint, "BROKER_ADDRESS": self.broker.endpoint}
 
     def gazctl(self, *args: str, given: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-        """Run ``gazctl shards``."""
         return subprocess.run(
             [str(find_binary("gazctl")), "shards", *args],
             input=given,
@@ -82,11 +78,9 @@ class Consumer:
         )
 
     def run(self, *args: str, given: str = "", **environ: str) -> Result:
-        """Run ``gazette-spark shards``."""
         return CliRunner(env={**self.environment, **environ}).invoke(main, ["shards", *args], input=given)
 
     def both(self, *args: str) -> tuple[str, str]:
-        """Run both, which have to succeed; return what they print."""
         ours, theirs = self.run(*args), self.gazctl(*args)
         assert ours.exit_code == 0, ours.stderr
         assert theirs.returncode == 0, theirs.stderr
@@ -95,7 +89,6 @@ class Consumer:
 
 @pytest.fixture
 def consumer(broker: BrokerHandle, fresh_prefix: str) -> Iterator[Consumer]:
-    """A consumer without shards, whose journals are there."""
     ndjson, log = ({"content-type": f"application/x-{kind}"} for kind in ("ndjson", "gazette-recoverylog"))
     with Client(broker.endpoint) as client:
         client.create_journals(
@@ -110,14 +103,12 @@ def consumer(broker: BrokerHandle, fresh_prefix: str) -> Iterator[Consumer]:
 
 @pytest.fixture
 def shop(consumer: Consumer) -> Consumer:
-    """A consumer with the shards of ``SPECS``, which gazctl has applied."""
     done = consumer.gazctl("apply", "--specs", "-", given=SPECS.format(prefix=consumer.prefix))
     assert done.returncode == 0, done.stderr
     return consumer
 
 
 def test_both_apply_the_same(consumer: Consumer) -> None:
-    """What either asks for is the same message, and a journal that is missing is an error of both."""
     text = SPECS.format(prefix=consumer.prefix)
     ours = consumer.run("apply", "--dry-run", "-o", "proto", given=text)
     theirs = consumer.gazctl("apply", "--dry-run", "--specs", "-", given=text)
@@ -139,7 +130,6 @@ def test_both_apply_the_same(consumer: Consumer) -> None:
 
 
 def test_both_list_the_same(shop: Consumer) -> None:
-    """As YAML, JSON and protobuf's text."""
     shop.host.fail("shard-000", "boom")
     for selector in ("", "id in (shard-000,shard-002)", "zone"):
         ours, theirs = shop.both("list", "-l", selector, "-o", "yaml")
@@ -155,13 +145,11 @@ def test_both_list_the_same(shop: Consumer) -> None:
 
 
 def cells(table: str) -> list[list[str]]:
-    """Return the cells of a table, drawn or not, without its heading."""
     lines = [line.replace("│", " ").split() for line in table.splitlines()]
     return sorted(line for line in lines if line and line[0].startswith("shard-"))
 
 
 def test_both_show_the_same_table(shop: Consumer) -> None:
-    """Statuses, primaries, replication factors, labels and lag."""
     orders, clicks = f"{shop.prefix}orders", f"{shop.prefix}clicks"
     shop.host.move("shard-000", {orders: 4})
     with Client(shop.broker.endpoint) as client:
@@ -183,14 +171,12 @@ def test_both_show_the_same_table(shop: Consumer) -> None:
 
 
 def test_an_edit_by_gazctl_is_applied(shop: Consumer) -> None:
-    """Our consumer takes the specs that ``gazctl shards edit`` changed."""
     shop.gazctl("edit", "-l", "id=shard-000", GAZ_EDITOR="sed -i s/1s/2s/")
     (edited,) = shop.client.list_shards("id=shard-000")
     assert edited.spec.max_txn_duration.ToSeconds() == 2
 
 
 def test_shards_are_listed_edited_and_applied(shop: Consumer) -> None:
-    """A list of either is applied by the other: revisions guard it, and deletions are part of it."""
     ours, theirs = shop.both("list", "-l", "id=shard-001", "-o", "yaml")
     changed = yaml.safe_load(ours)
     changed["common"]["hot_standbys"] = 2
@@ -207,8 +193,6 @@ def test_shards_are_listed_edited_and_applied(shop: Consumer) -> None:
 
 @pytest.mark.parametrize("program", ["ours", "gazctl"])
 def test_failed_shards_start_again(shop: Consumer, program: str) -> None:
-    """An unassignment of the failed ones leaves the others; a dry run leaves all."""
-
     def unassign(*args: str) -> None:
         if program == "gazctl":
             assert shop.gazctl("unassign", *args).returncode == 0
@@ -227,7 +211,6 @@ def test_failed_shards_start_again(shop: Consumer, program: str) -> None:
 
 
 def test_stat_waits_for_an_append(shop: Consumer) -> None:
-    """``stat`` shows offsets once they are read through, and gives up in time."""
     orders = f"{shop.prefix}orders"
     waiting = shop.run("--timeout", "0.3", "stat", "shard-000", "-r", f"{orders}=7")
     assert waiting.exit_code == 1
@@ -243,7 +226,7 @@ def test_stat_waits_for_an_append(shop: Consumer) -> None:
 
 
 def test_a_change_wants_to_know_of_which_shards(shop: Consumer) -> None:
-    """An empty selector, or value, never means all of them."""
+    """An empty selector, or value, must never mean all shards."""
     for selector in ("", "id="):
         done = shop.run("unassign", "-l", selector)
         assert done.exit_code == 2
@@ -253,7 +236,7 @@ def test_a_change_wants_to_know_of_which_shards(shop: Consumer) -> None:
 
 
 def test_lag_is_judged_beside_that_of_queries(shop: Consumer) -> None:
-    """``lag show`` has a group for each shard; one look cannot tell whether it goes on, some can."""
+    """``lag show`` has a group for each shard; it needs several polls to see progress."""
     orders = f"{shop.prefix}orders"
     with Client(shop.broker.endpoint) as client:
         client.append(orders, b"0123456\n")
@@ -272,7 +255,7 @@ def test_lag_is_judged_beside_that_of_queries(shop: Consumer) -> None:
 
 
 def test_gazctl_prunes_by_the_hints_of_our_shards(shop: Consumer) -> None:
-    """Fragments before the first that hints refer to would be deleted."""
+    """Fragments before the first one in the hints would be deleted."""
     log = f"{shop.prefix}logs/shard-000"
     with Client(shop.broker.endpoint) as client:
         ends = [client.append(log, bytes(1500)).end for _ in range(4)]
@@ -296,15 +279,12 @@ def test_gazctl_prunes_by_the_hints_of_our_shards(shop: Consumer) -> None:
 
 @dataclass(frozen=True)
 class Secured:
-    """What a program needs to enter a consumer with TLS, client certificates and keys."""
-
     host: StillHost
     environment: dict[str, str]
 
 
 @pytest.fixture
 def secured(broker: BrokerHandle, tmp_path: Path) -> Iterator[Secured]:
-    """A consumer with one shard, and nobody let in without a certificate and a token."""
     made = Certificates(tmp_path)
     with ShardServer(auth_keys=KEYS, tls=ServerTls(made.server.cert, made.server.key, made.ca)) as server:
         host = StillHost(server.endpoint)
@@ -326,7 +306,6 @@ def secured(broker: BrokerHandle, tmp_path: Path) -> Iterator[Secured]:
 
 @pytest.mark.parametrize("program", ["ours", "gazctl"])
 def test_a_secured_consumer_is_entered(secured: Secured, program: str) -> None:
-    """With keys and certificates of the environment all verbs work; without the keys none does."""
     delete = "shards: [{id: shard-000, delete: true, revision: -1}]"
 
     def run(*args: str, given: str = "", keys: str = KEYS) -> tuple[int, str]:

@@ -40,7 +40,6 @@ shards:
 
 @contextmanager
 def running(driver: BatchDriver, engine: MemoryEngine) -> Iterator[None]:
-    """Run micro-batches in the background."""
     ended = threading.Event()
 
     def run() -> None:
@@ -59,8 +58,6 @@ def running(driver: BatchDriver, engine: MemoryEngine) -> Iterator[None]:
 
 
 def test_gazctl_applies_lists_and_unassigns(broker: BrokerHandle, fresh_prefix: str, tmp_path: Path) -> None:
-    """A caller reads its own writes; a shard that failed waits for an unassignment, and loses nothing."""
-
     def gazctl(*args: str, given: str = "") -> str:
         done = subprocess.run(
             [str(find_binary("gazctl")), "shards", *args],

@@ -1,6 +1,6 @@
-"""In the middle of a batch brokers store bytes, lose them, and break off: same rows, or data loss by name.
+"""Brokers store bytes, lose them, or break off within a batch: the rows are the same, or data loss is named.
 
-Spark's batch loop runs without Spark, so that this can be tried on every broker.
+A copy of Spark's batch loop replaces Spark, so that this runs on every broker.
 """
 
 from __future__ import annotations
@@ -36,12 +36,10 @@ OLD_S = 7 * 3600
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query that is idle is asked again at once."""
     monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
 
 
 def reader(endpoint: str, journal: str, **options: str) -> StreamReader:
-    """Return the reader of a stream, as Spark makes it."""
     given = {"brokerAddress": endpoint, "path": journal, "startingOffsets": "earliest"} | options
     made = GazetteDataSource(CaseInsensitiveDict(given)).streamReader(SCHEMA)
     assert isinstance(made, StreamReader)
@@ -49,12 +47,11 @@ def reader(endpoint: str, journal: str, **options: str) -> StreamReader:
 
 
 def spans(size: int) -> list[tuple[int, int]]:
-    """Return where each record begins and ends."""
+    """Return ``(begin, end)`` of each record."""
     return [(at, at + len(LINE)) for at in range(0, size, len(LINE))]
 
 
 def stored(client: Client, journal: str) -> list[Fragment]:
-    """Return the fragments that are in the store."""
     return [each.fragment for each in client.list_fragments(journal) if each.fragment.mod_time]
 
 
@@ -62,7 +59,6 @@ def stored(client: Client, journal: str) -> list[Fragment]:
 def test_bytes_that_go_to_the_store_between_planning_and_reading(
     broker: BrokerHandle, client: Client, journal_name: str
 ) -> None:
-    """A batch is planned while the broker has its bytes, and read from the file they are in then."""
     client.create_journals(journal_spec(journal_name, length=1024, codec="GZIP", refresh_interval_s=1))
     client.append(journal_name, LINE * 20)
 
@@ -92,7 +88,6 @@ def test_bytes_that_go_to_the_store_between_planning_and_reading(
 def test_bytes_that_are_deleted_between_planning_and_reading(
     broker: BrokerHandle, client: Client, journal_name: str, fail: str
 ) -> None:
-    """Tasks whose bytes are deleted fail, or read every record but those."""
     client.create_journals(journal_spec(journal_name, length=1024, codec="NONE", refresh_interval_s=1))
     for _ in range(4):
         client.append(journal_name, LINE * 30)
@@ -141,7 +136,6 @@ def message(producer: int, clock: int, flags: int) -> bytes:
 def test_a_transaction_whose_begin_is_gone_is_lost_as_a_whole(
     broker: BrokerHandle, client: Client, journal_name: str, tmp_path: Path, fail: str
 ) -> None:
-    """Where the first messages of a transaction were deleted before it was committed, none of it is a row."""
     labels = {"content-type": "application/x-ndjson"}
     spec = journal_spec(journal_name, labels=labels, length=1024, codec="NONE", refresh_interval_s=1)
     client.create_journals(spec)
@@ -178,7 +172,6 @@ def test_a_transaction_whose_begin_is_gone_is_lost_as_a_whole(
 
 
 def path_of(broker: BrokerHandle, fragment: Fragment) -> Path:
-    """Return a fragment's file."""
     return broker.file_root / fragment.journal / fragment.content_name
 
 
@@ -186,7 +179,6 @@ def path_of(broker: BrokerHandle, fragment: Fragment) -> Path:
 def test_connections_that_are_cut_in_every_batch(
     broker: BrokerHandle, client: Client, journal_name: str, at_limit: str
 ) -> None:
-    """Planner and tasks go on at their byte; tasks that run twice have the same rows."""
     client.create_journals(journal_spec(journal_name))
     client.append(journal_name, LINE * 5_000)
     rng = random.Random(3)

@@ -1,4 +1,4 @@
-"""What a query makes of journals that come, go and pause, asked of the driver's reader as Spark does."""
+"""How a query treats journals that come, go and pause, by calling the driver's reader as Spark does."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.brokers("embedded")
 
 @pytest.fixture(autouse=True)
 def _soon_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query goes over from asking for its journals to following them after a tenth of a second."""
+    """Let a query switch from polling its journals to watching them after a tenth of a second."""
     monkeypatch.setattr(listing, "FRESH_S", 0.1)
 
 
 @pytest.fixture
 def query(broker: BrokerHandle, client: Client, fresh_prefix: str) -> Iterator[Query]:
-    """A query that has read journal ``a`` of two records, and is neither new nor behind."""
+    """A query that has read the two records of journal ``a``, and is caught up."""
     made = Query(broker.endpoint, fresh_prefix, client)
     made.create("a")
     made.append("a", b"one\ntwo\n")
@@ -46,7 +46,6 @@ def query(broker: BrokerHandle, client: Client, fresh_prefix: str) -> Iterator[Q
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_a_new_journal_is_read_from_its_first_byte(query: Query) -> None:
-    """A new journal is read whole though others began at the latest offset; it is recorded before that."""
     query.start(startingOffsets="latest").settle()
     query.create("b")
     query.append("b", b"first\n")
@@ -56,14 +55,12 @@ def test_a_new_journal_is_read_from_its_first_byte(query: Query) -> None:
 
 
 def test_many_new_journals_at_once(query: Query) -> None:
-    """All are found in one look."""
     query.create(*(f"n{number:03}" for number in range(40)))
     query.until("they are found", lambda: len(query.offsets) > 1)
     query.until("all are", lambda: len(query.offsets) == 41)
 
 
 def test_an_empty_journal_has_nothing_to_read(query: Query) -> None:
-    """An empty journal is recorded once, and read when it is appended to."""
     query.create("b")
     query.until("b is found", lambda: query.offsets.get("b") == 0)
     assert query.batch() == {}
@@ -73,7 +70,6 @@ def test_an_empty_journal_has_nothing_to_read(query: Query) -> None:
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_a_deleted_journal_that_was_read_is_no_loss(query: Query) -> None:
-    """A deleted journal's offset stays in the position, and the others go on, in later runs, too."""
     query.create("b")
     query.append("b", b"all of it\n")
     query.until("b is read", lambda: query.offsets.get("b") == 10)
@@ -88,7 +84,7 @@ def test_a_deleted_journal_that_was_read_is_no_loss(query: Query) -> None:
 
 
 def test_a_journal_that_is_deleted_between_runs_is_a_loss_until_it_is_allowed(query: Query) -> None:
-    """What was appended to it after the last run is unknown; one run that may lose it is enough."""
+    """Appends after the last run are unknown, so one run with failOnDataLoss=false has to accept the loss."""
     query.create("b")
     query.append("b", b"all of it\n")
     query.until("b is read", lambda: query.offsets.get("b") == 10)
@@ -109,7 +105,7 @@ def test_a_journal_that_is_deleted_between_runs_is_a_loss_until_it_is_allowed(qu
 @pytest.mark.parametrize("allowed", [False, True], ids=["refused", "allowed"])
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 def test_a_deleted_journal_that_was_not_read_is_a_loss(query: Query, restarted: bool, allowed: bool) -> None:
-    """Half a record was left of it, which the query saw; so it says how much, unless losses are allowed."""
+    """The query saw half a record at its end, so the error says how much is lost."""
     query.start(failOnDataLoss=str(not allowed).lower())
     query.create("b")
     query.append("b", b"whole\nhalf")
@@ -131,8 +127,6 @@ def test_a_deleted_journal_that_was_not_read_is_a_loss(query: Query, restarted: 
 @pytest.mark.brokers("embedded", "deployed")
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 def test_a_journal_made_again_goes_on_if_its_bytes_are_the_same(query: Query, restarted: bool) -> None:
-    """Whoever brings them back. Other bytes are an error, whatever the options."""
-
     def create_again(content: bytes) -> None:
         if restarted:
             query.stop()
@@ -154,7 +148,6 @@ def test_a_journal_made_again_goes_on_if_its_bytes_are_the_same(query: Query, re
 
 
 def test_a_journal_that_is_not_selected_pauses(query: Query) -> None:
-    """A journal that is selected again goes on where it was, and is not taken for another one."""
     query.create("b")
     query.append("b", b"first\n")
     query.until("b is read", lambda: query.offsets.get("b") == 6)
@@ -175,7 +168,6 @@ def test_a_journal_that_is_not_selected_pauses(query: Query) -> None:
     ],
 )
 def test_a_suspended_journal_has_nothing_to_read(query: Query, content: bytes, level: int) -> None:
-    """A suspended journal keeps its offset, is no loss, and is read on when an append wakes it."""
     query.create("b")
     if content:
         query.append("b", content)
@@ -191,14 +183,14 @@ def test_a_suspended_journal_has_nothing_to_read(query: Query, content: bytes, l
 
 
 def test_a_head_below_the_offset_is_an_error(query: Query) -> None:
-    """Offsets would be used again for other bytes."""
+    """Otherwise offsets would be reused for different bytes."""
     query.position["journals"][query.prefix + "a"] = 999
     query.position.pop("heads", None)
     assert "offset 999 was already read, but the journal now ends at 8" in query.fails(OffsetBeyondHeadError)
 
 
 def test_a_position_of_offsets_alone_goes_on(query: Query) -> None:
-    """Idle it stays as it is; the next batch records the state of the journals, too."""
+    """An idle query keeps the old format; the next batch adds the state of the journals."""
     query.position = old = {"format_version": 1, "journals": query.position["journals"]}
     query.start()
     assert query.batch() == {}
@@ -210,7 +202,6 @@ def test_a_position_of_offsets_alone_goes_on(query: Query) -> None:
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_a_watch_that_breaks_is_no_loss(broker: BrokerHandle, client: Client, fresh_prefix: str) -> None:
-    """A cut watch loses nothing while journals come and go: new ones are found, read ones are no loss."""
     with TcpProxy(broker.endpoint) as proxy:
         query = Query(proxy.endpoint, fresh_prefix, client)
         query.create("a", "b")
@@ -240,7 +231,6 @@ def test_a_watch_that_breaks_is_no_loss(broker: BrokerHandle, client: Client, fr
 def test_a_cluster_made_anew_is_no_loss(
     tmp_path: Path, restarted: bool, error: type[GazetteError], text: str
 ) -> None:
-    """Brokers that know less than the query are an error, whatever losses are allowed, and can pass."""
     (port,) = free_ports(1)
     old = EmbeddedBroker(tmp_path / "old", port=port)
     with old, Client(old.endpoint) as client:

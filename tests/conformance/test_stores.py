@@ -1,4 +1,4 @@
-"""What brokers have stored is read without them, and with them: overlaps come once, times are the store's."""
+"""What brokers have stored is read with and without them: overlaps come once, and times are the store's."""
 
 from __future__ import annotations
 
@@ -31,25 +31,20 @@ TIMES = pa.schema([("offset", pa.int64()), ("_fragment_mod_time", pa.timestamp("
 
 @dataclass
 class Stored:
-    """A journal whose fragments are stored, but for the last one."""
-
     client: Client
     root: Path
     name: str
     content: bytes
 
     def persisted(self) -> list[Fragment]:
-        """Return the stored fragments, as the broker lists them."""
         listed = [each.fragment for each in self.client.list_fragments(self.name)]
         return [each for each in listed if each.mod_time]
 
     def store(self, **options: str) -> SourceOptions:
-        """Return the options of a query on the store."""
         given = {"fragmentStore": f"file://{self.root}", "framing": "lines", "path": self.name} | options
         return parse_options(given, "batch", environ={})
 
     def put(self, begin: int, end: int) -> None:
-        """Store one more fragment of the journal's content."""
         content = self.content[begin:end]
         fragment = fragment_of(self.name, begin, content, pb.GZIP)
         (self.root / fragment.content_path).write_bytes(encoded(content, pb.GZIP))
@@ -63,7 +58,6 @@ class Stored:
         return found
 
     def rows(self, **options: str) -> list[tuple[object, ...]]:
-        """Read the journal through the broker, its offsets and times."""
         given = {"brokerAddress": self.client.endpoint, "path": self.name} | options
         parsed = parse_options(given, "batch", environ={})
         planner = Planner(self.client, parsed)
@@ -76,7 +70,6 @@ class Stored:
 
 
 def filled(client: Client, broker: BrokerHandle, name: str, codec: str, postfix: str = "") -> Stored:
-    """Make a journal in fragments of little more than 1 KB."""
     spec = journal_spec(name, length=1024, codec=codec, refresh_interval_s=1, path_postfix_template=postfix)
     client.create_journals(spec)
     content = b""
@@ -91,7 +84,6 @@ def filled(client: Client, broker: BrokerHandle, name: str, codec: str, postfix:
 
 @pytest.fixture(params=["broker", "directly"])
 def reading(request: pytest.FixtureRequest, broker: BrokerHandle) -> Iterator[Client]:
-    """A client that reads fragments through the broker, and one that opens them itself."""
     root = str(broker.file_root) if request.param == "directly" else None
     with Client(broker.endpoint, timeout_s=30, fragment_root=root) as client:
         yield client
@@ -101,7 +93,6 @@ def reading(request: pytest.FixtureRequest, broker: BrokerHandle) -> Iterator[Cl
 def test_a_store_holds_what_the_broker_had(
     client: Client, broker: BrokerHandle, journal_name: str, codec: str
 ) -> None:
-    """A store gives all bytes up to the end of what is stored, in one piece or in many."""
     stored = filled(client, broker, journal_name, codec)
     for cut in ({}, {"maxBytesPerPartition": "500"}):
         options = stored.store(**cut)
@@ -111,7 +102,7 @@ def test_a_store_holds_what_the_broker_had(
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_a_postfix_is_no_part_of_the_name(client: Client, broker: BrokerHandle, fresh_prefix: str) -> None:
-    """A template's directories lie between a journal and its fragments; how many has to be said."""
+    """A template's directories lie between journal and fragment; an option has to say how many there are."""
     template = 'deep/date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}'
     stored = filled(client, broker, f"{fresh_prefix}a", "GZIP", template)
     files = open_store(f"file://{broker.file_root}")
@@ -123,7 +114,6 @@ def test_a_postfix_is_no_part_of_the_name(client: Client, broker: BrokerHandle, 
 
 
 def test_overlapping_fragments_come_once(reading: Client, broker: BrokerHandle, journal_name: str) -> None:
-    """One that reaches over two others, and one within another, whoever reads them; cut or not."""
     stored = filled(reading, broker, journal_name, "SNAPPY")
     one, two, three, *_ = stored.persisted()
     middle = (one.begin + 30, two.end - 10)
@@ -141,7 +131,6 @@ def test_overlapping_fragments_come_once(reading: Client, broker: BrokerHandle, 
 
 
 def test_records_know_when_they_were_stored(reading: Client, broker: BrokerHandle, journal_name: str) -> None:
-    """A record's time is to the second what the broker lists; what it has not stored has none."""
     stored = filled(reading, broker, journal_name, "GZIP")
     times = {(each.begin, each.end): each.mod_time for each in stored.persisted()}
     end = max(end for _, end in times)
@@ -154,7 +143,7 @@ def test_records_know_when_they_were_stored(reading: Client, broker: BrokerHandl
 
 
 def test_a_gap_and_a_lie_are_found(client: Client, broker: BrokerHandle, journal_name: str) -> None:
-    """The one by its offsets, the other by two files that hold different bytes for the same ones."""
+    """Missing offsets reveal the gap, and two files with different bytes at the same offset the lie."""
     stored = filled(client, broker, journal_name, "NONE")
     one, two, three, *_ = stored.persisted()
     path = broker.file_root / two.content_path
@@ -165,7 +154,7 @@ def test_a_gap_and_a_lie_are_found(client: Client, broker: BrokerHandle, journal
         rows_of(files, path=journal_name)
     left = rows_of(files, path=journal_name, failOnDataLoss="false")
     rows = stored.records(three.end)
-    # The first line after missing bytes may be half of a record, for all that its reader knows.
+    # A reader must assume that the first line after missing bytes is half a record.
     behind = [row for row in rows if row[1] >= two.end][1:]
     assert left == [row for row in rows if row[1] < two.begin] + behind
     path.write_bytes(kept)

@@ -1,4 +1,4 @@
-"""A batch is committed once, whatever step its driver dies at, as Go's committed reader sees it."""
+"""A batch is committed once, at whatever step its driver dies, as Go's committed reader sees it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUERY = "5f0c"
 
 
 class CrashError(GazetteError):
-    """The driver's end."""
+    """The driver dies."""
 
 
 @dataclass
@@ -41,12 +41,10 @@ class Topic:
 
     @property
     def transactions(self) -> str:
-        """Name of the transaction journal."""
         return f"{self.prefix}transactions"
 
     @property
     def journals(self) -> list[str]:
-        """Names of the rows' journals."""
         return [f"{self.prefix}rows-{short}" for short in "ab"]
 
     def publish(self, batch: int, author: str) -> tuple[Attempt, dict[str, bytes]]:
@@ -62,11 +60,10 @@ class Topic:
         return attempt, {each.journal: each.rollback for each in intents}
 
     def commit(self, batch: int, author: str) -> TransactionRecord | None:
-        """Publish a batch and commit it."""
         return commit_transaction(self.client, self.transactions, *self.publish(batch, author))
 
     def committed(self) -> Counter[tuple[int, int]]:
-        """Return the rows that Go's committed reader delivers, of both journals; no transaction is open."""
+        """Return the rows that Go's committed reader delivers; no transaction may be open."""
         rows: Counter[tuple[int, int]] = Counter()
         for journal in self.journals:
             events = run_go(self.broker.endpoint, "read-committed", f"--journal={journal}")
@@ -78,7 +75,6 @@ class Topic:
 
 @pytest.fixture
 def topic(broker: BrokerHandle, client: Client, fresh_prefix: str) -> Topic:
-    """Empty journals."""
     made = Topic(broker, client, fresh_prefix)
     documents = labels(("content-type", CONTENT_TYPE_NDJSON))
     for name in (*made.journals, made.transactions):
@@ -87,7 +83,7 @@ def topic(broker: BrokerHandle, client: Client, fresh_prefix: str) -> Topic:
 
 
 def each_twice(batches: int) -> Counter[tuple[int, int]]:
-    """Return the rows of batches: each is in both journals."""
+    """Return the rows of batches, each twice, because both journals have it."""
     return Counter({(batch, row): 2 for batch in range(batches) for row in range(2)})
 
 
@@ -103,7 +99,6 @@ def each_twice(batches: int) -> Counter[tuple[int, int]]:
 def test_a_batch_is_committed_once_whatever_step_its_driver_dies_at(
     topic: Topic, point: str, nth: int
 ) -> None:
-    """Another run repeats the batch under new producers and goes on; each row is committed once."""
     topic.commit(0, "run-a")
 
     def crash() -> None:
@@ -117,7 +112,7 @@ def test_a_batch_is_committed_once_whatever_step_its_driver_dies_at(
     assert repeated.intents == attempt.intents or point == "transaction.read"
     topic.commit(2, "run-b")
     if point == "transaction.read":
-        # Nobody knows these rows: they are open until their producer is forgotten.
+        # No record refers to these rows, so they stay open until their producer is forgotten.
         for journal, rollback in rollbacks.items():
             topic.client.append(journal, rollback)
     assert topic.committed() == each_twice(3)
@@ -127,7 +122,7 @@ def test_a_batch_is_committed_once_whatever_step_its_driver_dies_at(
 
 
 def test_of_two_drivers_one_commits(topic: Topic) -> None:
-    """The second to append finds another journal than it has read: its batch is the other one's."""
+    """The second to append finds that the journal has changed since, and commits the first one's batch."""
     slow = topic.publish(0, "run-a")
 
     def commit_first() -> None:
@@ -144,7 +139,7 @@ def test_of_two_drivers_one_commits(topic: Topic) -> None:
 
 
 def test_of_two_first_records_one_is_appended(topic: Topic) -> None:
-    """The second run decided on an empty journal, and the first one's registers are lost when it appends."""
+    """The second run decides on an empty journal, and finds no registers of the first one when it appends."""
     slow, (attempt, _) = topic.publish(0, "run-a"), topic.publish(0, "run-b")
     recorded = TransactionRecord(QUERY, 0, "run-b", attempt.intents, attempt.rows)
 
@@ -159,7 +154,7 @@ def test_of_two_first_records_one_is_appended(topic: Topic) -> None:
 
 
 def test_a_journal_that_is_opened_late_keeps_its_newest_record(topic: Topic) -> None:
-    """Lines that open it are no records, wherever they are."""
+    """The lines that open a journal are not records, wherever they are."""
     topic.client.append(topic.transactions, OPENING)
     assert read_state(topic.client, topic.transactions).newest is None
     done = topic.commit(0, "run-a")
@@ -170,7 +165,6 @@ def test_a_journal_that_is_opened_late_keeps_its_newest_record(topic: Topic) -> 
 
 
 def test_a_driver_that_comes_back_is_refused(topic: Topic) -> None:
-    """Neither the next batch nor an older one of a run that was replaced is committed."""
     topic.commit(0, "run-a")
     zombie = topic.publish(1, "run-a")
     topic.commit(1, "run-b")
@@ -183,7 +177,6 @@ def test_a_driver_that_comes_back_is_refused(topic: Topic) -> None:
 
 
 def test_intents_that_fail_are_appended_by_the_next_run(topic: Topic) -> None:
-    """Where one journal takes no intent the batch fails, and is whole when it is repeated."""
     attempt = topic.publish(0, "run-a")
     listed = topic.client.get_journal(topic.journals[0])
 
@@ -203,7 +196,6 @@ def test_intents_that_fail_are_appended_by_the_next_run(topic: Topic) -> None:
 
 
 def test_a_journal_that_is_gone_needs_no_intent(topic: Topic) -> None:
-    """A journal deleted after its rows were written holds no batch up."""
     attempt = topic.publish(0, "run-a")
     gone = topic.client.get_journal(topic.journals[1])
     deletion = pb.ApplyRequest.Change(expect_mod_revision=gone.mod_revision, delete=gone.spec.name)
@@ -212,7 +204,7 @@ def test_a_journal_that_is_gone_needs_no_intent(topic: Topic) -> None:
 
 
 def test_a_record_counts_without_registers(topic: Topic) -> None:
-    """Where all replicas were lost, and the registers with them, the newest record in the store decides."""
+    """If all replicas and with them the registers are lost, the newest stored record decides."""
     record = TransactionRecord(QUERY, 5, "run-a")
     topic.client.append(topic.transactions, record.to_json())
     assert read_state(topic.client, topic.transactions).registers == {}
@@ -224,7 +216,7 @@ def test_a_record_counts_without_registers(topic: Topic) -> None:
 
 
 def test_the_newest_record_is_found_whatever_its_length(topic: Topic) -> None:
-    """A record that is longer than what is read at first is read whole, behind others and alone."""
+    """A record that is longer than the first read is read whole, behind others and alone."""
     long = {"log/a": bytes(TAIL_BYTES)}
     for batch, intents in enumerate([long, {}, long]):
         done = TransactionRecord(QUERY, batch, "run-a", intents)
@@ -240,7 +232,6 @@ def test_the_newest_record_is_found_whatever_its_length(topic: Topic) -> None:
     ],
 )
 def test_what_others_append_is_refused(topic: Topic, content: bytes, problem: str) -> None:
-    """A transaction journal that somebody else has written to is named, with what is there."""
     topic.client.append(topic.transactions, TransactionRecord(QUERY, 0, "run-a").to_json() + content)
     with pytest.raises(TransactionError, match=rf"{topic.transactions}.*{problem}"):
         commit_transaction(topic.client, topic.transactions, Attempt(QUERY, 1, "run-a"), {})

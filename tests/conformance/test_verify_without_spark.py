@@ -16,9 +16,8 @@ from tests.rig.brokers import BrokerHandle
 def test_a_small_table_is_compared_without_a_jvm(
     embedded_broker: BrokerHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says what Spark would: verified, and the first difference of a row that is there twice."""
     asked: list[object] = []
-    # Earlier tests of this worker may have a session, which would be at hand at once.
+    # Earlier tests of this worker may have left a session, which the command would reuse.
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", asked.append)
     orders = Orders(embedded_broker, tmp_path)
     command = ["verify", str(orders.table), "--broker", embedded_broker.endpoint]

@@ -1,7 +1,7 @@
-"""The broker protocol with nothing in between: generated stubs and a deadline.
+"""The broker protocol without a client: generated stubs and a deadline.
 
-The conformance tests speak to brokers through this, not through the client, so that a mistake both
-in our client and in our broker cannot hide itself.
+The conformance tests use this to talk to brokers, not the client, so that a mistake in both our client and
+our broker cannot hide itself.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ COMMIT = pb.AppendRequest()
 
 
 class Answers(Iterator[T_co], Protocol[T_co]):
-    """A running call and its messages; the stubs of gRPC leave out that one can step through it."""
+    """A running call and its messages; gRPC's type stubs omit that it is an iterator."""
 
     def cancel(self) -> bool:
         """End the call."""
 
 
 def wait_for(probe: Callable[[], T | None], what: str) -> T:
-    """Call ``probe`` until it returns something true, and return that."""
     deadline = monotonic() + WAIT_TIMEOUT_S
     pause = threading.Event()
     while not (found := probe()):
@@ -50,19 +49,18 @@ def wait_for(probe: Callable[[], T | None], what: str) -> T:
 
 
 def labels(*pairs: tuple[str, str], prefix: bool = False) -> pb.LabelSet:
-    """Return a label set of ``(name, value)`` pairs, sorted as brokers demand."""
+    """Return a label set of ``(name, value)`` pairs, sorted as brokers require."""
     return pb.LabelSet(labels=[pb.Label(name=n, value=v, prefix=prefix) for n, v in sorted(pairs)])
 
 
 def selector(include: pb.LabelSet | None = None, exclude: pb.LabelSet | None = None) -> pb.LabelSelector:
-    """Return a selector of two label sets."""
     return pb.LabelSelector(include=include, exclude=exclude)
 
 
 def spec(name: str, **fields: Any) -> pb.JournalSpec:
     """Return a valid spec: one replica, ``file:///``, SNAPPY, fragments of 16 MiB, refreshed each second.
 
-    ``fields`` replace fields of the spec, or of its fragment where the spec has none of that name.
+    ``fields`` replace fields of the spec, or of its fragment if the spec has no field of that name.
     """
     made = pb.JournalSpec(name=name, replication=1)
     made.fragment.CopyFrom(
@@ -81,12 +79,11 @@ def spec(name: str, **fields: Any) -> pb.JournalSpec:
 
 
 def upsert(journal: pb.JournalSpec, revision: int = 0) -> pb.ApplyRequest.Change:
-    """Return the change that creates a journal (0), replaces it at a revision, or in any case (-1)."""
+    """Return the change that creates a journal (revision 0), replaces it at a revision, or either (-1)."""
     return pb.ApplyRequest.Change(expect_mod_revision=revision, upsert=journal)
 
 
 def delete(name: str, revision: int) -> pb.ApplyRequest.Change:
-    """Return the change that deletes a journal."""
     return pb.ApplyRequest.Change(expect_mod_revision=revision, delete=name)
 
 
@@ -96,25 +93,23 @@ class _Metadata(
     grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]  # The class itself takes no arguments.
     grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]  # The class itself takes no arguments.
 ):
-    """Adds metadata to every call."""
-
     def __init__(self, metadata: tuple[tuple[str, str], ...]) -> None:
         self._metadata = metadata
 
     def _call(self, continuation: Any, details: Any, request: Any) -> Any:
         return continuation(details._replace(metadata=[*(details.metadata or ()), *self._metadata]), request)
 
-    # One function of loose types stands for four.
+    # One loosely typed function serves all four kinds of call.
     intercept_unary_unary = intercept_unary_stream = _call  # type: ignore[assignment]  # See above.
     intercept_stream_unary = intercept_stream_stream = _call  # type: ignore[assignment]  # See above.
 
 
 class Wire:
-    """Calls to one broker. A context manager; any thread may use it.
+    """Calls to one broker, as a context manager; thread-safe.
 
     Args:
-        endpoint: of the broker.
-        metadata: sent with every call.
+        endpoint: Of the broker.
+        metadata: Sent with every call.
     """
 
     def __init__(self, endpoint: str, metadata: tuple[tuple[str, str], ...] = ()) -> None:
@@ -129,7 +124,6 @@ class Wire:
         self._channel.close()
 
     def apply(self, *changes: pb.ApplyRequest.Change) -> pb.ApplyResponse:
-        """Apply changes in one transaction."""
         return self.stub.Apply(pb.ApplyRequest(changes=changes), timeout=CALL_TIMEOUT_S)
 
     def create(self, *specs: pb.JournalSpec) -> None:
@@ -140,20 +134,18 @@ class Wire:
             self.wait_assigned(each.name)
 
     def wait_assigned(self, name: str) -> None:
-        """Wait until a journal has a primary."""
         wait_for(lambda: self._has_primary(name), f"primary of {name}")
 
     def _has_primary(self, name: str) -> bool:
         return [each.route.primary >= 0 for each in self.list(selector(labels(("name", name))))] == [True]
 
     def list(self, chosen: pb.LabelSelector) -> list[pb.ListResponse.Journal]:
-        """List journals: the messages of one snapshot, joined."""
+        """List journals: return the messages of one snapshot, joined."""
         messages = list(self.stub.List(pb.ListRequest(selector=chosen), timeout=CALL_TIMEOUT_S))
         assert messages[0].status == pb.OK
         return [journal for message in messages for journal in message.journals]
 
     def names(self, chosen: pb.LabelSelector) -> Names:
-        """List the names of journals."""
         return [each.spec.name for each in self.list(chosen)]
 
     def append(self, journal: str, *contents: bytes, **fields: Any) -> pb.AppendResponse:
@@ -162,7 +154,7 @@ class Wire:
         return self.send([first, *(pb.AppendRequest(content=each) for each in contents), COMMIT])
 
     def send(self, requests: Iterable[pb.AppendRequest]) -> pb.AppendResponse:
-        """Send the messages of one append as they are, then half-close."""
+        """Send the messages of one append unchanged, then half-close."""
         return self.stub.Append(iter(requests), timeout=CALL_TIMEOUT_S)
 
     def read(self, journal: str, **fields: Any) -> ReadResponses:
@@ -171,35 +163,34 @@ class Wire:
         return list(self.stub.Read(request, timeout=CALL_TIMEOUT_S))
 
     def open_read(self, journal: str, **fields: Any) -> Answers[pb.ReadResponse]:
-        """Return a running read, to be cancelled by the caller."""
+        """Return a running read, which the caller must cancel."""
         call = self.stub.Read(pb.ReadRequest(journal=journal, **fields), timeout=CALL_TIMEOUT_S)
         return cast(Answers[pb.ReadResponse], call)
 
     def open_list(self, request: pb.ListRequest) -> Answers[pb.ListResponse]:
-        """Return a running list call, to be cancelled by the caller."""
+        """Return a running list call, which the caller must cancel."""
         return cast(Answers[pb.ListResponse], self.stub.List(request, timeout=CALL_TIMEOUT_S))
 
     def content(self, journal: str, **fields: Any) -> bytes:
-        """Return the bytes a read gives."""
         return b"".join(each.content for each in self.read(journal, **fields))
 
     def head(self, journal: str) -> int:
-        """Return the write head as an empty append reports it."""
+        """Return the write head from an empty append."""
         return self.append(journal).commit.end
 
     def fragments(self, journal: str, *, signed: bool = True, **fields: Any) -> pb.FragmentsResponse:
-        """List fragments: one page, with URLs that hold for a minute if ``signed``."""
+        """List one page of fragments, with URLs that are valid for a minute if ``signed``."""
         request = pb.FragmentsRequest(journal=journal, **fields)
         if signed:
             request.signatureTTL.FromSeconds(60)
         return self.stub.ListFragments(request, timeout=CALL_TIMEOUT_S)
 
     def spans(self, journal: str) -> Spans:
-        """Return begin and end of each fragment."""
+        """Return ``(begin, end)`` of each fragment."""
         return [(each.spec.begin, each.spec.end) for each in self.fragments(journal).fragments]
 
     def wait_persisted(self, journal: str, count: int) -> pb.FragmentsResponse:
-        """Wait until ``count`` fragments are in the store, as the index of the broker knows it."""
+        """Wait until the broker's index has ``count`` stored fragments."""
 
         def listed() -> pb.FragmentsResponse | None:
             response = self.fragments(journal)
