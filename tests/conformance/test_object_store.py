@@ -231,7 +231,7 @@ def test_options_that_lose_commits_are_refused(name: str) -> None:
 def test_an_option_that_is_no_text_is_refused() -> None:
     """Deltalake's own error would not name the option."""
     with pytest.raises(OptionError, match=r"AWS_ALLOW_HTTP.*got a bool"):
-        checked_storage_options({"AWS_ALLOW_HTTP": True}, URL, {})  # type: ignore[dict-item]  # No text, on purpose.
+        checked_storage_options({"AWS_ALLOW_HTTP": True}, URL, {})  # type: ignore[dict-item]  # Not a string, on purpose.
 
 
 def test_producer_states_are_in_a_bucket(object_store: ObjectStore) -> None:

@@ -142,7 +142,7 @@ def short_entries() -> Iterator[None]:
         yield
 
 
-class Over(Exception):  # noqa: N818 - it is no error.
+class Over(Exception):  # noqa: N818 - it is not an error.
     """A batch is done, or its query has ended."""
 
 
