@@ -1,4 +1,4 @@
-"""Brokers in memory, as far as a planner asks them, and a planner over them."""
+"""In-memory brokers that implement what a planner calls, and a planner over them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class FakeJournal:
 
 @dataclass
 class FakeClient:
-    """Brokers in memory, as far as a planner asks."""
+    """In-memory brokers that implement what a planner calls."""
 
     journals: dict[str, FakeJournal]
     reads: list[tuple[str, int, int]] = field(default_factory=list)
@@ -117,7 +117,7 @@ class FakeClient:
             self.journals = today
 
     def change(self, name: str, journal: FakeJournal | None) -> None:
-        """Create a journal, or delete it, at a new revision, and keep the journals there were before."""
+        """Create or delete a journal at a new revision; earlier listings are kept by revision."""
         self.past[self.revision] = dict(self.journals)
         self.revision += 1
         if journal is None:
@@ -217,7 +217,7 @@ def planner_of(
     /,
     **options: str,
 ) -> tuple[Planner, FakeClient]:
-    """Return a planner over fake journals; it reads the prefix ``log/`` if not told otherwise."""
+    """Return a planner over fake journals; it reads the prefix ``log/`` by default."""
     given = {"brokerAddress": "http://broker.test:80"} | options
     if not given.keys() & {"journals", "journalsPattern", "selector", "path"}:
         given["path"] = "log/"

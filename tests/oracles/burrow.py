@@ -1,6 +1,6 @@
-"""Burrow's rules and storage, the slow and obvious way: the words of its rules, one after the other.
+"""Burrow's rules and storage, implemented as literally and simply as possible.
 
-Windows are lists of ``None`` and :class:`Commit`; the rings are rings, with a pointer that is walked.
+A window is a list of ``None`` and :class:`Commit`. A ring is a real ring, walked with a pointer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CODES = {"NOTFOUND": 0, "OK": 1, "WARN": 2, "ERR": 3, "STOP": 4, "STALL": 5, "RE
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit; ``order`` does not concern the rules."""
+    """One commit; the rules do not use ``order``."""
 
     offset: int
     timestamp: int
@@ -34,7 +34,6 @@ def partition_verdict(
     allowed_lag: int,
     minimum_complete: float,
 ) -> tuple[str, np.float32, Commit | None, Commit | None]:
-    """Return status, complete, start and end of a partition."""
     if not window:
         return "OK", np.float32(0), None, None
     kept = list(window)
@@ -55,7 +54,6 @@ def partition_verdict(
 def rules(
     commits: list[Commit], broker_offsets: list[int], current_lag: int, now_s: int, allowed_lag: int
 ) -> str:
-    """Return the verdict of rules 0 to 6, first match first."""
     tests = [
         ("OK", current_lag <= allowed_lag),
         ("STOP", stopped(commits, now_s) and not recently_level(commits, broker_offsets)),
@@ -69,17 +67,15 @@ def rules(
 
 
 def stopped(commits: list[Commit], now_s: int) -> bool:
-    """Return whether the silence is longer than the window."""
     return now_s * 1000 - commits[-1].timestamp > commits[-1].timestamp - commits[0].timestamp
 
 
 def recently_level(commits: list[Commit], broker_offsets: list[int]) -> bool:
-    """Return whether the last commit was at some write head or past it."""
     return any(head <= commits[-1].offset for head in broker_offsets)
 
 
 def rewound(commits: list[Commit]) -> bool:
-    """Return whether the first step back was not recovered from."""
+    """Return whether the first step backwards was never recovered."""
     for i in range(1, len(commits)):
         if commits[i].offset < commits[i - 1].offset:
             return not any(commits[j].offset >= commits[i - 1].offset for j in range(i, len(commits)))
@@ -87,7 +83,7 @@ def rewound(commits: list[Commit]) -> bool:
 
 
 def never_decreases(lags: list[int]) -> bool:
-    """Return whether each is at least the one before; so it is with fewer than two."""
+    """Return whether the values never decrease; fewer than two values never do."""
     previous = None
     for lag in lags:
         if previous is not None and lag < previous:
@@ -97,7 +93,7 @@ def never_decreases(lags: list[int]) -> bool:
 
 
 def group_verdict(partitions: Sequence[tuple[str, np.float32 | float, int]]) -> dict[str, Any]:
-    """Return a group's figures from status, complete and current lag of each partition."""
+    """Return a group's figures from the status, completeness and current lag of each partition."""
     status, total, complete, maxlag = "OK", 0, 0, None
     for at, (partition, share, lag) in enumerate(partitions):
         if CODES[partition] > CODES[status]:
@@ -117,26 +113,24 @@ def group_verdict(partitions: Sequence[tuple[str, np.float32 | float, int]]) -> 
 
 
 class Ring:
-    """Slots in a circle and a pointer at the oldest commit, or at the next free slot."""
+    """Slots in a circle, with a pointer at the oldest commit or at the next free slot."""
 
     def __init__(self, slots: int) -> None:
         self.slots: list[Commit | None] = [None] * slots
         self.pointer = 0
 
     def before(self, at: int) -> int:
-        """Return the slot before one."""
         return (at - 1) % len(self.slots)
 
     def after(self, at: int) -> int:
-        """Return the slot after one."""
         return (at + 1) % len(self.slots)
 
     def walk(self) -> list[Commit | None]:
-        """Return all slots from the pointer on."""
+        """Return all slots, starting at the pointer."""
         return self.slots[self.pointer :] + self.slots[: self.pointer]
 
     def find(self, order: int) -> tuple[str, int]:
-        """Return what is to be done with a commit of that order, and at which slot."""
+        """Return what to do with a commit of that order, and the slot that it concerns."""
         oldest, newest = self.slots[self.pointer], self.slots[self.before(self.pointer)]
         if newest is None:
             return "append", self.pointer
@@ -157,7 +151,7 @@ class Ring:
             slot = earlier
 
     def add(self, commit: Commit, min_distance_s: int) -> bool:
-        """Add a commit whose lag is that of an append; return whether it was one."""
+        """Add a commit with the lag of an append; return whether it was one."""
         action, slot = self.find(commit.order)
         if action == "drop":
             return False
@@ -183,7 +177,7 @@ class Ring:
 
 
 class Storage:
-    """One cluster's storage, with one topic in mind: write heads and commits of its partitions."""
+    """The storage of one cluster and one topic: write heads and commits of its partitions."""
 
     def __init__(self, slots: int, min_distance_s: int, expire_s: int) -> None:
         self.slots, self.min_distance_s, self.expire_s = slots, min_distance_s, expire_s
@@ -192,7 +186,6 @@ class Storage:
         self.last_commit: dict[str, int] = {}
 
     def add_head(self, partition: int, count: int, offset: int) -> None:
-        """Add a write head."""
         while len(self.heads) < count:
             self.heads.append([])
         self.heads[partition] = [*self.heads[partition], offset][-self.slots :]
@@ -213,7 +206,7 @@ class Storage:
             self.last_commit[group] = commit.timestamp
 
     def fetch(self, group: str, now_s: int) -> list[tuple[list[Commit | None], list[int], int]] | None:
-        """Return window, write heads and current lag of each partition; None of no or an expired group."""
+        """Return window, write heads and current lag of each partition; None without a live group."""
         if group not in self.groups:
             return None
         if (now_s - self.expire_s) * 1000 > self.last_commit.get(group, 0):

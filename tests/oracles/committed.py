@@ -1,4 +1,4 @@
-"""Which messages of a journal are committed, by a plain walk: nothing of it is shared with the package."""
+"""Finds the committed messages of a journal by a simple walk that shares no code with the package."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 
 class Sent(NamedTuple):
-    """A message in a journal."""
-
     producer: int
     clock: int
     flags: int

@@ -1,4 +1,4 @@
-"""What Spark is asked about CSV, and what we make of the same records.
+"""The CSV questions for Spark, and our parsing of the same records.
 
 Spark reads with ``escape='"'``: quotes inside quotes are doubled.
 """
@@ -202,7 +202,7 @@ LONG_EXPONENT = re.compile(r"[eE][+-]?\d{5}")
 
 
 def texts(seed: int, count: int) -> list[str]:
-    """Return texts of fields: the listed ones, and ``count`` with a character or two changed."""
+    """Return the listed field texts, and ``count`` variants with one or two characters changed."""
     chance = random.Random(seed)
     found = dict.fromkeys(NUMBERS + MOMENTS + WORDS)
     wanted = len(found) + count
@@ -217,12 +217,12 @@ def texts(seed: int, count: int) -> list[str]:
 
 
 def _differs(text: str) -> bool:
-    """Tell whether a text is of a kind that is listed: a time without a date."""
+    """Return whether a text is of a kind that the list of differences covers: a time without a date."""
     return ":" in text[:4] or text.startswith("T")
 
 
 def fields(seed: int, count: int) -> Question:
-    """Records of one field, as it is and in quotes, read by each type."""
+    """Return records of one field, bare and quoted, to be read by each type."""
     found = texts(seed, count)
     records = [text for text in found if text and "," not in text] + [f'"{text}"' for text in found]
     asks = {kind: Ask(f"v {kind}, {CORRUPT} string", RFC_4180) for kind in KINDS}
@@ -230,7 +230,6 @@ def fields(seed: int, count: int) -> Question:
 
 
 def questions() -> dict[str, Question]:
-    """Return what the golden file answers."""
     split = f"a string, b string, {CORRUPT} string"
     one_line = tuple(record for record in RECORDS if "\n" not in record)
     return {
@@ -260,7 +259,6 @@ def questions() -> dict[str, Question]:
 
 
 def style_of(ask: Ask) -> CsvStyle:
-    """Return our style for Spark's options."""
     for style, options in (*STYLES.values(), NO_QUOTE):
         if dict(ask.options) == options:
             return style
@@ -274,14 +272,12 @@ def style_of(ask: Ask) -> CsvStyle:
 def ours(
     question: Question, answers: Answers, key: str, *, fast: bool = True, mode: str = "PERMISSIVE"
 ) -> list[list[Any]]:
-    """Return our rows for one ask of a question."""
     schema = answers.arrow_schema(key)
     table = parsed(question.records, schema, fast=fast, mode=mode, style=style_of(question.asks[key]))
     return rows_of(table, question.records if mode == "PERMISSIVE" else None)
 
 
 def parsed(records: Sequence[str], schema: pa.Schema, *, fast: bool = True, **options: Any) -> pa.Table:
-    """Return records as this package reads them, as one block."""
     raw = [record.encode() for record in records]
     ends = np.cumsum([len(each) + 1 for each in raw]) - 1
     starts = np.concatenate([[0], ends[:-1] + 1])
@@ -291,7 +287,7 @@ def parsed(records: Sequence[str], schema: pa.Schema, *, fast: bool = True, **op
 
 
 def wrong_rows(question: Question, answers: Answers, key: str, *, fast: bool) -> Iterator[str]:
-    """Yield the records of which our row is another than Spark's."""
+    """Yield the records whose row differs from Spark's."""
     mine = ours(question, answers, key, fast=fast)
     for record, spark_row, our_row in zip(question.records, answers.found[key], mine, strict=True):
         if repr(spark_row) != repr(our_row):

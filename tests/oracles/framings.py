@@ -1,4 +1,4 @@
-"""Framings the slow and obvious way, byte by byte: what the fast ones are compared with."""
+"""Framings implemented byte by byte, as a reference for the fast ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ FAST: dict[str, RecordFraming] = {"lines": LINES, "csv": CSV, "fixed": FIXED, "n
 
 
 def line_spans(data: bytes) -> tuple[Positions, Positions]:
-    """Return starts and ends of the records in whole lines."""
     cut = LINES.cut(data, 0)
     assert cut.size == len(data)
     return cut.starts, cut.ends
@@ -26,7 +25,7 @@ def line_spans(data: bytes) -> tuple[Positions, Positions]:
 
 @dataclass
 class Found:
-    """What a framing finds in bytes that begin with a record."""
+    """What a framing finds in bytes that begin at the start of a record."""
 
     records: list[tuple[int, bytes, int]] = field(default_factory=list)
     """Offset of the frame's first byte, the value, and the offset just past the frame."""
@@ -37,7 +36,6 @@ class Found:
 
 
 def read(framing: str, content: bytes, base: int = 0) -> Found:
-    """Read all there is."""
     found = Found(boundaries=[base])
     {"lines": _lines, "csv": _csv, "fixed": _fixed, "none": _none}[framing](content, base, found)
     return found

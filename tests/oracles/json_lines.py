@@ -1,4 +1,4 @@
-"""JSON lines of all kinds, good and bad, for schemas of all types: what readers of JSON are compared on."""
+"""Valid and invalid JSON lines for schemas of all types, to compare JSON readers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAVES = (
 
 
 def _words(text: str, separator: str = " ") -> list[str]:
-    """Return the parts of a text: a list of them would take a page."""
+    """Split a text into words; the words as a list would take a page."""
     return text.split(separator)
 
 
@@ -105,7 +105,7 @@ HEADS = (" ", "\t", "\r", "\ufeff", "x", ",", "[", "\0", "{")
 
 
 def values() -> list[str]:
-    """Texts that stand where a value should: JSON or not, fitting some type or none."""
+    """Return texts for the place of a value: JSON and other text, some of which fit a type."""
     moments = [*DAYS, *WHENS]
     moments += ["2024-01-02" + time for time in TIMES]
     moments += ["2024-01-02T03:04:05" + zone for zone in ZONES]
@@ -117,7 +117,7 @@ def values() -> list[str]:
 
 
 def lines(seed: int, count: int) -> list[str]:
-    """Lines without newlines: each of :func:`values` once, then ``count`` that are made up."""
+    """Return lines without newlines: each of :func:`values` once, then ``count`` generated ones."""
     rng = random.Random(seed)
     listed = values()
     made = [f'{{"v":{value},"w":7}}' for value in listed]
@@ -143,7 +143,7 @@ def lines(seed: int, count: int) -> list[str]:
 
 
 def schemas(seed: int, count: int) -> list[str]:
-    """Types of a field: each leaf, some that are nested, and ``count`` nested ones that are made up."""
+    """Return field types: each leaf, some nested types, and ``count`` generated nested types."""
     rng = random.Random(seed)
     nested = [
         "array<int>",
@@ -157,7 +157,7 @@ def schemas(seed: int, count: int) -> list[str]:
 
 
 def record_groups(seed: int, count: int) -> list[list[str]]:
-    """Groups of a few records of JSON in which no object repeats a name, in any case."""
+    """Return groups of a few JSON records whose objects repeat no name, ignoring case."""
     rng = random.Random(seed)
     leaves = [
         "1",

@@ -1,4 +1,4 @@
-"""What Spark is asked about JSON, what we make of the same records, and where we differ on purpose."""
+"""The JSON questions for Spark, our parsing of the same records, and the intended differences."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ DIFFERENCES: dict[str, Callable[[str, str, Row, Row], bool]] = {
 
 
 def is_json(line: str) -> bool:
-    """Tell whether a line is an object of strict JSON, but for NaN and the infinities."""
+    """Return whether a line is an object of strict JSON; NaN and the infinities are allowed."""
     try:
         return isinstance(json.loads(line), dict)
     except (json.JSONDecodeError, RecursionError):
@@ -129,18 +129,16 @@ def _is_followed(line: str) -> bool:
 
 
 def asks(kinds: list[str], options: dict[str, str]) -> dict[str, Ask]:
-    """Return how fields of these types are asked for."""
     return {kind: Ask(f"v {kind}, w int, {CORRUPT} string", NAMED | options) for kind in kinds}
 
 
 def rows_question(seed: int, count: int) -> Question:
-    """Ask for lines of all kinds by types of all kinds, but strings, which ``from_json`` writes anew."""
+    """Ask for lines of all kinds by all types except strings, which ``from_json`` reformats."""
     kinds = [kind for kind in schemas(seed, count=5) if "string" not in kind.replace("map<string", "")]
     return Question("from_json", tuple(lines(seed, count)), asks(kinds, {}))
 
 
 def options_question(name: str) -> Question:
-    """Ask for lines under an option."""
     found = [line for line in lines(seed=2, count=0) if "'" not in line or name == "zone"]
     kinds = ["double", "timestamp", "array<timestamp>", "timestamp_ntz"]
     return Question("from_json", (*found, *OPTION_LINES), asks(kinds, OPTIONS[name][0]))
@@ -149,7 +147,7 @@ def options_question(name: str) -> Question:
 def file_question(seed: int, count: int) -> Question:
     """Ask for a file of objects by types with strings.
 
-    There ``read.json`` takes other values as they are written.
+    Unlike ``from_json``, ``read.json`` keeps other values as they are written.
     """
     found = [line for line in lines(seed, count) if line.strip() and is_json(line)]
     found = [line for line in found if strict_text(line, SPARK_DIALECT) == line]
@@ -161,7 +159,7 @@ def file_question(seed: int, count: int) -> Question:
 
 
 def patterns_question() -> Question:
-    """Ask for dates and timestamps by the user's own patterns, and texts that follow them nearly."""
+    """Ask for dates and timestamps by custom patterns, with texts that match or almost match them."""
     texts = map(json.dumps, sorted({text for texts in PATTERNS.values() for text in texts.split("|")}))
     found = [f'{{"t":{text},"d":{text},"n":{text},"l":[{text}]}}' for text in texts]
     ddl = f"t timestamp, d date, n timestamp_ntz, l array<timestamp>, {CORRUPT} string"
@@ -180,7 +178,7 @@ def patterns_question() -> Question:
 
 
 def types_question(seed: int, count: int) -> Question:
-    """Ask for the types of records of all kinds, alone and together: each is a group of lines.
+    """Ask for the types of records of all kinds, alone and in groups of lines.
 
     No object repeats a name.
     """
@@ -189,7 +187,6 @@ def types_question(seed: int, count: int) -> Question:
 
 
 def questions() -> dict[str, Question]:
-    """Return what the golden file answers."""
     return {
         "rows": rows_question(seed=1, count=200),
         **{f"option {name}": options_question(name) for name in OPTIONS},
@@ -206,7 +203,6 @@ def questions() -> dict[str, Question]:
 
 
 def block_of(records: tuple[str, ...]) -> Block:
-    """Return records as one block of lines."""
     data = b"".join(record.encode() + b"\n" for record in records)
     return Block("j", 0, data, *line_spans(data))
 
@@ -219,7 +215,6 @@ def parsed(
     mode: str = "PERMISSIVE",
     fast: bool = True,
 ) -> pa.Table:
-    """Return records as this package reads them, as one block."""
     parser = JsonParser(JsonFormat(schema, mode, CORRUPT, dialect=dialect), fast=fast)
     return pa.Table.from_batches(parser.record_batches([block_of(records)]), schema)
 
@@ -227,12 +222,11 @@ def parsed(
 def ours(
     records: tuple[str, ...], schema: pa.Schema, dialect: JsonDialect, *, fast: bool = True
 ) -> list[list[Any]]:
-    """Return our rows of records."""
     return rows_of(parsed(records, schema, dialect, fast=fast), records)
 
 
 def plain(value: Any) -> Any:
-    """Return an encoded value whose zeros have no sign and whose maps have each key once."""
+    """Return an encoded value without signed zeros and with each map key once."""
     match value:
         case float():
             return value + 0.0
@@ -252,14 +246,14 @@ def plain_row(row: list[Any]) -> Row:
 
 
 def malformed_as_nulls(row: Row) -> Row:
-    """Return the row without what is kept of a malformed record."""
+    """Return the row without the text of a malformed record."""
     return (None, None, True) if row[2] else row
 
 
 def compare(
     records: tuple[str, ...], kind: str, theirs: list[Row], mine: list[Row], shown: set[str]
 ) -> Iterator[str]:
-    """Yield the rows that differ and should not; note the differences that were seen."""
+    """Yield the rows that differ by mistake; record the intended differences that occur."""
     for line, spark_row, our_row in zip(records, theirs, mine, strict=True):
         if repr(spark_row) == repr(our_row):
             continue
@@ -270,7 +264,7 @@ def compare(
 
 
 def wrong_rows(question: Question, answers: Answers, shown: set[str]) -> Iterator[str]:
-    """Yield the rows of lines of all kinds that differ and should not, by the exact and the fast way."""
+    """Yield the rows of lines that differ by mistake, from the exact and the fast parser."""
     for kind in question.asks:
         schema = answers.arrow_schema(kind)
         theirs = [plain_row(row) for row in answers.found[kind]]
@@ -284,7 +278,7 @@ def wrong_rows(question: Question, answers: Answers, shown: set[str]) -> Iterato
 
 
 def wrong_file_rows(question: Question, answers: Answers) -> Iterator[str]:
-    """Yield the rows of a file that differ and should not."""
+    """Yield the rows of a file that differ by mistake."""
     for kind in FILE_KINDS:
         mine = ours(question.records, answers.arrow_schema(kind), SPARK_DIALECT)
         theirs = [plain_row(row) for row in answers.found[kind]]
@@ -292,7 +286,7 @@ def wrong_file_rows(question: Question, answers: Answers) -> Iterator[str]:
 
 
 def wrong_option_rows(name: str, question: Question, answers: Answers) -> Iterator[str]:
-    """Yield the rows under an option that differ and should not; malformed records count as nulls."""
+    """Yield the rows under an option that differ by mistake; malformed records count as nulls."""
     for kind in question.asks:
         theirs = [malformed_as_nulls(plain_row(row)) for row in answers.found[kind]]
         for fast in (True, False):
@@ -302,7 +296,7 @@ def wrong_option_rows(name: str, question: Question, answers: Answers) -> Iterat
 
 
 def wrong_types(question: Question, answers: Answers) -> Iterator[str]:
-    """Yield the groups of records whose inferred type differs; Spark's None stands for no field."""
+    """Yield the groups of records whose inferred type differs; Spark returns None for no fields."""
     for record, theirs in zip(question.records, answers.found["type"], strict=True):
         mine = infer([block_of(tuple(record.split("\n")))])
         found = type_text(from_arrow_schema(mine))

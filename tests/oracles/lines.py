@@ -1,4 +1,4 @@
-"""Journals and line records, the slow and obvious way: what the scan's tests compare with."""
+"""Journals and line records in their simplest form, as a reference for the tests of the scan."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Self
 
 @dataclass(frozen=True)
 class FakeChunk:
-    """Some bytes of a journal."""
-
     offset: int
     content: bytes
     mod_time: int = 0
@@ -19,9 +17,9 @@ class FakeChunk:
 
 @dataclass
 class FakeJournal:
-    """One journal in memory, with holes; every read of it is noted.
+    """One journal in memory, with holes; it records every read.
 
-    ``chunk_sizes`` are taken in turn, so the same content arrives cut in any way.
+    ``chunk_sizes`` are used in rotation, so the same content can arrive cut in any way.
     """
 
     content: bytes
@@ -36,28 +34,23 @@ class FakeJournal:
     open_reads: int = 0
 
     def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> FakeRead:
-        """Open a read, as a client does."""
         assert 0 <= offset < end_offset, "an empty range must not be asked for"
         self.reads.append((offset, end_offset))
         return FakeRead(self, offset, end_offset)
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return what is left between the holes."""
         edges = [self.base, *(edge for hole in self.holes for edge in hole), self.base + len(self.content)]
         return [(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high]
 
     def mod_time(self, offset: int) -> int:
-        """Return when the byte at an offset was stored, 0 if it is not."""
+        """Return when the byte at an offset was stored, 0 if it is missing."""
         return next((time for edge, time in reversed(self.stored) if edge <= offset), 0)
 
     def window(self, begin: int, end: int) -> bytes:
-        """Return the bytes at ``[begin, end)``, holes or not."""
         return self.content[begin - self.base : end - self.base]
 
 
 class FakeRead:
-    """A read of a :class:`FakeJournal`."""
-
     def __init__(self, source: FakeJournal, offset: int, end: int) -> None:
         self.source, self.offset, self.end = source, offset, end
         self.jumps: list[tuple[int, int]] = []
@@ -91,7 +84,7 @@ class FakeRead:
 
 
 def records_of(journal: FakeJournal, begin: int, end: int) -> list[tuple[int, bytes]]:
-    """Return offset and value of every record of ``[begin, end)`` of which both ends are known."""
+    """Return offset and value of each record in ``[begin, end)`` whose start and end are both known."""
     found = []
     for low, high in journal.spans():
         at = max(low, begin)

@@ -1,4 +1,4 @@
-"""A message's type made by hand, as ``protoc`` would make it.
+"""A message type built by hand, as ``protoc`` would build it.
 
 Its source would be::
 
@@ -42,7 +42,7 @@ _FIELDS: list[tuple[str, int, int, str]] = [
 
 
 def descriptor_set(*, imports: bool = True) -> bytes:
-    """Return the descriptor set; without ``imports`` the well-known types are left out of it."""
+    """Return the descriptor set; without ``imports`` it omits the well-known types."""
     file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     file.dependency.append("google/protobuf/timestamp.proto")
     order = file.message_type.add(name="Order")
@@ -68,7 +68,6 @@ def descriptor_set(*, imports: bool = True) -> bytes:
 
 
 def order_class() -> Any:
-    """Return the message's class."""
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
     for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor_set(imports=False)).file:

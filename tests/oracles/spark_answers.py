@@ -1,4 +1,4 @@
-"""Questions to Spark's readers of CSV and JSON, and its answers as the files under tests/golden keep them.
+"""Questions to Spark's readers of CSV and JSON, and its answers as stored in tests/golden.
 
 ``python -m tests.rig.golden_answers`` asks Spark and writes the files; nothing here needs a JVM.
 """
@@ -23,7 +23,7 @@ CORRUPT = "_corrupt_record"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """How records are read: a schema as DDL ("" where it is inferred), and the reader's options."""
+    """A way to read records: a schema as DDL ("" to infer it), and the reader's options."""
 
     ddl: str
     options: Mapping[str, str]
@@ -44,20 +44,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What Spark answered to each ask of a question."""
-
     schemas: Mapping[str, dict[str, Any]]
     """By ask: the schema's JSON; none where it is inferred."""
     found: Mapping[str, Any]
     """By ask: rows as of :func:`rows_of`, ``{"error": condition}``, or types as of :func:`type_text`."""
 
     def arrow_schema(self, ask: str) -> pa.Schema:
-        """Return an ask's schema for our parsers."""
         return to_arrow_schema(StructType.fromJson(self.schemas[ask]), timezone="UTC")
 
 
 def numbers(kind: pa.DataType) -> pa.DataType:
-    """Return a type with days and microseconds in place of dates and timestamps: Python has no year 0."""
+    """Map dates and timestamps to days and microseconds, because Python has no year 0."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(numbers(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -70,7 +67,7 @@ def numbers(kind: pa.DataType) -> pa.DataType:
 
 
 def encode(value: Any) -> Any:
-    """Return a value of a known type as JSON that no other value of the type has; maps keep their order."""
+    """Encode a value as JSON, uniquely among the values of its type; maps keep their order."""
     match value:
         case Decimal():
             return str(value)
@@ -103,7 +100,7 @@ def rows_of(table: pa.Table, records: Sequence[str] | None = None) -> list[list[
 
 
 def type_text(kind: DataType) -> str:
-    """Return a type as text; all parts of it may be null."""
+    """Return a type as text in which everything is nullable."""
     _assert_nullable(kind)
     return kind.simpleString()
 
@@ -123,14 +120,14 @@ def _assert_nullable(kind: DataType) -> None:
 
 
 def malformed_row(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the row that a malformed record becomes most often: nulls. The files leave it out."""
+    """Return the row of nulls that most malformed records become; the golden files omit it."""
     return [True if field["name"] == CORRUPT else None for field in schema["fields"]]
 
 
 def dump(name: str, spark: str, answered: Mapping[str, tuple[Question, Answers]]) -> str:
-    """Return a golden file's text: a line for each record, with the answers that are not malformed rows.
+    """Return a golden file's text: one line for each record, with the answers that are not malformed rows.
 
-    Asks are numbered there in their order.
+    Asks are numbered in order.
     """
     lines = [f'{{"answers": {_json(name)},', f'"spark": {_json(spark)},', f'"made_by": {_json(MADE_BY)},']
     lines.append('"questions": {')
@@ -151,7 +148,7 @@ def dump(name: str, spark: str, answered: Mapping[str, tuple[Question, Answers]]
 
 
 def _record_lines(question: Question, answers: Answers) -> Iterator[str]:
-    """Yield for each record: itself, and each answer with the numbers of the asks it answers."""
+    """Yield for each record the record itself, and each answer with the numbers of its asks."""
     keys = list(question.asks)
     for index, record in enumerate(question.records):
         given: dict[str, list[int]] = {}
@@ -163,12 +160,12 @@ def _record_lines(question: Question, answers: Answers) -> Iterator[str]:
 
 
 def _default(answers: Answers, key: str) -> str:
-    """Return the answer that the files leave out."""
+    """Return the default answer, which golden files omit."""
     return _json(malformed_row(answers.schemas[key])) if key in answers.schemas else "null"
 
 
 def _by_record(question: Question) -> bool:
-    """Tell whether each record has its answer, whatever the others are."""
+    """Return whether each record has its own answer, independent of the other records."""
     return question.how in ("from_csv", "from_json", "schema_of_json")
 
 
@@ -182,7 +179,7 @@ def _json(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GoldenFile:
-    """A file of answers, read."""
+    """A parsed file of answers."""
 
     spark: str
     """Spark's version."""
@@ -190,12 +187,10 @@ class GoldenFile:
 
 
 def golden_path(name: str) -> Path:
-    """Return the path of the answers for ``csv`` or ``json``."""
     return GOLDEN / f"{name}_answers.json"
 
 
 def load(name: str) -> GoldenFile:
-    """Return the answers for ``csv`` or ``json``."""
     raw = json.loads(golden_path(name).read_text())
     return GoldenFile(raw["spark"], {title: _loaded(each) for title, each in raw["questions"].items()})
 

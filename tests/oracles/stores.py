@@ -1,4 +1,4 @@
-"""Fragment stores made by hand: files in memory or in a directory, and what a query reads of them."""
+"""Fragment stores built by hand, in memory or in a directory, and queries over them."""
 
 from __future__ import annotations
 
@@ -37,19 +37,17 @@ Row = tuple[str, int, bytes]
 def fragment_of(
     journal: str, begin: int, content: bytes, codec: int = pb.NONE, postfix: str = ""
 ) -> Fragment:
-    """Return the fragment that holds some content."""
     digest = hashlib.sha1(content, usedforsecurity=False).digest()
     return Fragment(journal, begin, begin + len(content), digest, codec, path_postfix=postfix)
 
 
 def encoded(content: bytes, codec: int) -> bytes:
-    """Return the file of a fragment."""
     return b"".join(encode([content] if content else [], codec))
 
 
 @dataclass
 class MemoryFiles:
-    """A store in memory; every listing of it is noted."""
+    """A store in memory that records every listing."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     mod_times: dict[str, int] = field(default_factory=dict)
@@ -68,7 +66,6 @@ class MemoryFiles:
         postfix: str = "",
         mod_time: int = MOD_TIME,
     ) -> str:
-        """Store a fragment and return its path."""
         path = fragment_of(journal, begin, content, codec, postfix).content_path
         self.files[path] = encoded(content, codec)
         self.mod_times[path] = mod_time
@@ -89,7 +86,6 @@ class MemoryFiles:
         return FragmentReader(stream, stored.fragment, offset, end_offset=end_offset, source=stored.path)
 
     def write_to(self, directory: Path) -> None:
-        """Write all files below a directory."""
         for path, data in self.files.items():
             (directory / path).parent.mkdir(parents=True, exist_ok=True)
             (directory / path).write_bytes(data)
@@ -107,9 +103,9 @@ class _Noted(io.BytesIO):
 
 
 def store_options(**options: str) -> SourceOptions:
-    """Return the options of a batch query on a store, of lines if not told otherwise.
+    """Return the options of a batch query on a store, of lines by default.
 
-    Each directory is a journal: where one begins at the end of another, that has to be said.
+    Each directory is a journal. Where one journal begins at the end of another, the options must say so.
     """
     given = {"fragmentStore": "file:///a/store", "framing": "lines", "fragmentPostfixLevels": "0"} | options
     if not given.keys() & {"journals", "journalsPattern", "path"}:
@@ -118,14 +114,12 @@ def store_options(**options: str) -> SourceOptions:
 
 
 def plan(files: StoreFiles, options: SourceOptions) -> list[Piece]:
-    """Plan a batch, as the driver does."""
     journals = StoreJournals.listed(files, store_selection(options))
     planner = Planner(journals, options)
     return with_fragments(journals, planner.pieces(*planner.batch()), options)
 
 
 def read(files: StoreFiles, options: SourceOptions, pieces: Sequence[Piece]) -> list[Row]:
-    """Read the rows of pieces, as tasks do."""
     rows: list[Row] = []
     for piece in pieces:
         reach = reach_of(options, piece)
@@ -144,6 +138,5 @@ def read(files: StoreFiles, options: SourceOptions, pieces: Sequence[Piece]) -> 
 
 
 def rows_of(files: StoreFiles, **options: str) -> list[Row]:
-    """Plan and read."""
     parsed = store_options(**options)
     return read(files, parsed, plan(files, parsed))

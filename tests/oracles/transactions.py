@@ -1,8 +1,8 @@
-"""A world of journals, and drivers that write batches to them exactly once: in memory, one step at a time.
+"""An in-memory model of journals, and of drivers that write batches to them exactly once, step by step.
 
-A driver is a generator that yields its steps, each a call that changes or reads the world. Who runs the
-drivers decides what becomes of a step: it is done; done, and the driver dies before it hears of it; done much
-later, after the driver's death; or done twice, because the first answer was lost.
+A driver is a generator that yields its steps, each a call that changes or reads the model. The caller decides
+what happens to a step: it succeeds; it succeeds, but the driver dies before it gets the answer; it runs long
+after the driver has died; or it runs twice, because the first answer was lost.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ def committed(messages: list[Message]) -> Counter[tuple[str, int, str]]:
 
 @dataclass
 class Checkpoint:
-    """A query checkpoint, which its runs share."""
+    """A query checkpoint, shared by the runs of a query."""
 
     planned: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
 
     def copied(self) -> Checkpoint:
-        """Return a copy, which Spark takes for one of its own."""
+        """Return a copy, which Spark treats as its own checkpoint."""
         return Checkpoint(set(self.planned), set(self.done))
 
     def plan(self, batch: int) -> bool:
-        """Write a batch's range down; False if another run has."""
+        """Record a batch's range; return False if another run already has."""
         fresh = batch not in self.planned
         self.planned.add(batch)
         return fresh
 
     def complete(self, batch: int) -> bool:
-        """Write down that a batch is done; False if another run has."""
+        """Record that a batch is complete; return False if another run already has."""
         fresh = batch not in self.done
         self.done.add(batch)
         return fresh
@@ -83,8 +83,6 @@ class Checkpoint:
 
 @dataclass
 class World:
-    """Journals of rows, and a transaction journal."""
-
     journals: dict[str, list[Message]] = field(default_factory=lambda: {name: [] for name in JOURNALS})
     lines: list[TransactionRecord | None] = field(default_factory=list)
     """Of the transaction journal; None opens it."""
@@ -93,30 +91,28 @@ class World:
     authors: int = 0
 
     def append(self, journal: str, messages: list[Message]) -> None:
-        """Append messages to a journal."""
         self.journals[journal] += messages
 
     def acknowledge(self, journal: str, intent: bytes) -> None:
-        """Append acknowledgements: producers and clocks, as text."""
+        """Append acknowledgements, each a producer and a clock as text."""
         pairs = (pair.split(":") for pair in intent.decode().split())
         self.append(journal, [Message(int(who), int(clock), ACK) for who, clock in pairs])
 
     def state(self) -> tuple[int, dict[str, str], TransactionRecord | None]:
-        """Return the transaction journal's head, registers, and newest record."""
+        """Return the transaction journal's head, registers and newest record."""
         records = self.records
         return len(self.lines), dict(self.registers), records[-1] if records else None
 
     @property
     def records(self) -> list[TransactionRecord]:
-        """The records of the transaction journal."""
         return [line for line in self.lines if line is not None]
 
     def open(self) -> None:
-        """Append what opens the transaction journal."""
+        """Append the record that opens the transaction journal."""
         self.lines.append(None)
 
     def append_record(self, record: TransactionRecord, head: int, check: Mapping[str, str]) -> bool:
-        """Append a record, as a broker does that checks registers and write head; 0 is any."""
+        """Append a record as a broker does, checking registers and write head; 0 accepts any head."""
         if (self.registers and self.registers != check) or (head and head != len(self.lines)):
             return False
         self.lines.append(TransactionRecord.from_json(record.to_json()))
@@ -124,7 +120,6 @@ class World:
         return True
 
     def rows(self) -> Counter[tuple[str, int, str]]:
-        """Return all committed rows."""
         found: Counter[tuple[str, int, str]] = Counter()
         for messages in self.journals.values():
             found += committed(messages)
@@ -132,7 +127,7 @@ class World:
 
 
 def stream(world: World, checkpoint: Checkpoint, batches: int) -> Driver:
-    """One run of a query, up to ``batches`` batches. It ends early where Spark or the journal stops it."""
+    """Run a query for up to ``batches`` batches; it ends early if Spark or the journal stops it."""
     world.authors += 1
     author = f"run-{world.authors}"
     batch = max(checkpoint.planned, default=0)
@@ -152,7 +147,7 @@ def stream(world: World, checkpoint: Checkpoint, batches: int) -> Driver:
 
 
 def batch_write(world: World, name: str, finished: set[str]) -> Driver:
-    """One try of a batch write."""
+    """Attempt a batch write once."""
     world.authors += 1
     attempt = Attempt(name, None, f"try-{world.authors}")
     if (yield from _written(world, attempt, name)):
@@ -174,7 +169,7 @@ def _written(world: World, attempt: Attempt, batch: str) -> Generator[Step, Any,
 
 
 def _committed(world: World, attempt: Attempt, rollbacks: Mapping[str, bytes]) -> Generator[Step, Any, bool]:
-    """Do what ``commit_transaction`` does."""
+    """Model ``commit_transaction``."""
     while True:
         head, registers, newest = yield world.state
         if head == 0:
