@@ -1,4 +1,4 @@
-"""A driver with two executors, each a JVM of its own: reads journals as it is told, line by line.
+"""A driver with two executors in separate JVMs, which reads journals on request.
 
 A line of standard input is a JSON object of the source's options; the answer is a line of JSON: the rows'
 offsets and values, or the error's text.
@@ -19,7 +19,6 @@ CONF = {"spark.executor.memory": "512m"}
 
 
 def answer(spark: SparkSession, options: dict[str, str]) -> dict[str, object]:
-    """Read what the options say."""
     try:
         rows = spark.read.format("gazette").options(**options).load().collect()
     except PySparkException as error:
@@ -28,7 +27,6 @@ def answer(spark: SparkSession, options: dict[str, str]) -> dict[str, object]:
 
 
 def main(scratch: Path) -> None:
-    """Answer until the input ends."""
     spark = local_spark(scratch, master="local-cluster[2,1,512]", conf=CONF)
     register(spark)
     spark.range(4).repartition(4).collect()
@@ -39,7 +37,6 @@ def main(scratch: Path) -> None:
 
 
 def say(value: dict[str, object]) -> None:
-    """Write one line."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

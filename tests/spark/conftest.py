@@ -1,6 +1,6 @@
-"""The broker of Spark's tests, and a stream from files to a Delta table, to be run and crashed.
+"""The broker of the Spark tests, and a stream from files to a Delta table that tests run and crash.
 
-A test that takes ``broker`` runs on the embedded broker, and with ``--soak`` on the real one, too. Tests
+A test that takes ``broker`` runs on the embedded broker, and with ``--soak`` also on the real one. Tests
 marked :data:`~tests.spark.source_queries.BOTH_BROKERS` always run on both.
 """
 
@@ -30,7 +30,7 @@ DEADLINE_S = 120
 
 @pytest.fixture(params=BROKERS)
 def broker(request: pytest.FixtureRequest) -> BrokerHandle:
-    """A broker to test against: the embedded one, and in the soak tier the real one."""
+    """The embedded broker, and in soak also the real one."""
     handle: BrokerHandle = request.getfixturevalue(f"{request.param}_broker")
     return handle
 
@@ -50,7 +50,7 @@ class FileStream:
         self._written = 0
 
     def append(self, records: int, journal: str | None = None) -> None:
-        """Append numbered records, to both journals in turn unless one is named."""
+        """Append numbered records to both journals in turn, or to the named one."""
         for _ in range(records):
             name = journal or ("a", "b")[self._written % 2]
             with (self.journals / name).open("ab") as file:
@@ -58,38 +58,32 @@ class FileStream:
             self._written += 1
 
     def truth(self) -> dict[str, bytes]:
-        """All bytes of each journal."""
         return {file.name: file.read_bytes() for file in self.journals.iterdir()}
 
     def sink(self) -> DeltaSink:
-        """A writer of the table, as a fresh process would make it."""
+        """Return a sink as a new process would create it."""
         return DeltaSink(APP_ID, path=str(self.table))
 
     def rows(self, **options: Any) -> DataFrame:
-        """The journals as a stream."""
         return (
             self.spark.readStream.format("file_journals").options(root=str(self.journals), **options).load()
         )
 
     def run(self, sink: DeltaSink | None = None, *, checkpoint: Path | None = None, **options: Any) -> None:
-        """Run the query up to the journals' present ends."""
         query = (sink or self.sink()).start(
             self.rows(**options), checkpoint=str(checkpoint or self.checkpoint), availableNow=True
         )
         assert query.awaitTermination(DEADLINE_S)
 
     def run_batches(self, write: Callable[[DataFrame, int], None], **options: Any) -> None:
-        """Run the query into any function for ``foreachBatch``."""
         writer = self.rows(**options).writeStream.foreachBatch(write)
         query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
         assert query.awaitTermination(DEADLINE_S)
 
     def copy_checkpoint(self, name: str) -> Path:
-        """Copy the query checkpoint as it stands."""
         return shutil.copytree(self.checkpoint, self.checkpoint.parent / name)
 
     def lose_checkpoint(self) -> None:
-        """Delete the query checkpoint."""
         shutil.rmtree(self.checkpoint)
 
     def sql(self, statement: str) -> None:
@@ -97,11 +91,10 @@ class FileStream:
         self.spark.sql(statement.format(t=f"delta.`{self.table}`")).collect()
 
     def verdict(self, *, complete: bool = True) -> OracleVerdict:
-        """What the oracle says about the table."""
         return check_table(self.table, self.truth(), app_id=APP_ID, complete=complete)
 
     def assert_exact(self) -> OracleVerdict:
-        """Check that every record is in the table once, and that every version says so."""
+        """Check that every record is in the table once, and that every version is consistent."""
         verdict = self.verdict()
         assert verdict.exact, verdict
         return verdict
@@ -109,14 +102,13 @@ class FileStream:
 
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileStream:
-    """A new stream whose two journals are empty."""
     monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
     return FileStream(spark, tmp_path)
 
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often the history of each table was searched rather than followed."""
+    """Counts how often the history of a table is searched instead of followed."""
     counts: Counter[str] = Counter()
     search = DeltaTable.history
 

@@ -1,7 +1,7 @@
-"""A user's program that is to do the same in every place Spark runs: classic, on a cluster, on Connect.
+"""A user's program that must behave the same everywhere Spark runs: classic, on a cluster, on Connect.
 
-It is run as a script with a file of settings, by a Python that has no source tree on its path, and
-writes what it saw as JSON. Tests with a session of their own call :func:`observe`.
+It runs as a script with a settings file, in a Python without the source tree on its path, and writes its
+results as JSON. Tests with their own session call :func:`observe`.
 """
 
 from __future__ import annotations
@@ -55,20 +55,17 @@ class Places:
         self.settings = settings
 
     def batch(self, journal: str, schema: str | None = None, **options: Any) -> DataFrame:
-        """Return a batch DataFrame."""
         return self._load(self.spark.read, journal, schema, options)
 
     def stream(self, journal: str, schema: str | None = None, **options: Any) -> DataFrame:
-        """Return a streaming DataFrame."""
         return self._load(self.spark.readStream, journal, schema, options)
 
     def reader(self, reader: Any, **options: Any) -> Any:
-        """Return a reader of the broker's journals."""
         reader = reader.format("gazette").options(**self.enter())
         return reader.option("startingOffsets", "earliest").options(**options)
 
     def enter(self) -> dict[str, str]:
-        """Return the options that say where the broker is, and how it is entered."""
+        """Return the options that name the broker and authenticate to it."""
         return {"brokerAddress": self.settings["endpoint"], **self.settings["enter"]}
 
     def _load(self, reader: Any, journal: str, schema: str | None, options: dict[str, Any]) -> DataFrame:
@@ -80,7 +77,7 @@ class Places:
 
 
 def observe(spark: SparkSession, settings: dict[str, Any]) -> dict[str, Any]:
-    """Read, stream and fail; return what is seen, rows as lists.
+    """Run all reads, streams and deliberate failures; return the results, with rows as lists.
 
     Args:
         spark: Any session.
@@ -102,17 +99,15 @@ def observe(spark: SparkSession, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def raw_row(row: Row) -> list[Any]:
-    """Return a raw row with its value as text."""
     return [row.journal, row.offset, bytes(row.value).decode()]
 
 
 def typed(places: Places) -> dict[str, Any]:
-    """Read records as JSON."""
     return {"typed": sorted(map(list, places.batch(MAIN, TYPED, format="json").collect()))}
 
 
 def streamed(places: Places) -> dict[str, Any]:
-    """Stream into a table, append, stream on by the direct lane; return the ledger and what Spark said."""
+    """Stream into a table, append, and continue by the direct lane; return the ledger and Spark's report."""
     from gazette_spark import DeltaSink, NewTable, ingest
 
     directory, settings = places.settings["directory"], places.settings
@@ -139,7 +134,7 @@ def streamed(places: Places) -> dict[str, Any]:
 
 
 def append(places: Places, journal: str, content: str, **enter: str) -> None:
-    """Append to a journal by a client of this program's own, which has keys unless it is given a token."""
+    """Append by a separate client, which uses the keys unless a token is given."""
     from gazette_spark import Client
     from gazette_spark.client import TlsOptions
 
@@ -151,7 +146,6 @@ def append(places: Places, journal: str, content: str, **enter: str) -> None:
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait for something that others do."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         if time.monotonic() > deadline:
@@ -160,7 +154,6 @@ def wait_until(what: str, condition: Callable[[], bool]) -> None:
 
 
 def idle_sink(places: Places) -> DeltaSink:
-    """Return the sink of the stream that idles."""
     from gazette_spark import DeltaSink
     from gazette_spark._delta.heartbeat import Heartbeat
 
@@ -170,13 +163,13 @@ def idle_sink(places: Places) -> DeltaSink:
 
 
 def idling(places: Places) -> dict[str, Any]:
-    """Begin a stream that idles while the program does other things; its token may be in a rotating file."""
+    """Keep a stream idle during other work; its token may be in a rotating file."""
     settings, sink = places.settings, idle_sink(places)
     token_file: dict[str, str] = settings["rotating"]
     settings["first_token"] = {name: Path(path).read_text() for name, path in token_file.items()}
     append(places, IDLE, "first\n")
     sink.start(
-        # Of a range in two pieces the driver gives tasks no bytes: they enter by a token of their own.
+        # The driver gives tasks no bytes of a range in two pieces, so they authenticate with their own token.
         places.stream(IDLE, minPartitions="2", **token_file),
         checkpoint=f"{settings['directory']}/of-idle/checkpoint",
         query_name=IDLE,
@@ -192,7 +185,7 @@ def idling(places: Places) -> dict[str, Any]:
 
 
 def awoken(places: Places) -> dict[str, Any]:
-    """Give the stream that idles a record, once it wrote its entry again and its first token expired."""
+    """Append a record to the idle stream, once its entry was rewritten and its first token has expired."""
     from gazette_spark.errors import AuthError
 
     sink = idle_sink(places)
@@ -222,7 +215,6 @@ def awoken(places: Places) -> dict[str, Any]:
 
 
 def written(places: Places) -> dict[str, Any]:
-    """Write rows to a journal, and read them back."""
     rows = places.spark.range(0, 20, 1, 2).selectExpr("concat('row ', id) AS value")
     journal = places.settings["prefix"] + WRITTEN
     rows.write.format("gazette").options(**places.enter()).mode("append").save(journal)
@@ -230,7 +222,6 @@ def written(places: Places) -> dict[str, Any]:
 
 
 def committed(places: Places) -> dict[str, Any]:
-    """Write exactly once, by a stream and at once, and read what is committed, by a stream and at once."""
     directory, prefix = places.settings["directory"], places.settings["prefix"]
     streaming, writing = (
         places.enter()
@@ -254,7 +245,7 @@ def committed(places: Places) -> dict[str, Any]:
 
 
 def faltering(directory: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what makes the first attempt at task 0 fail behind its rows, one at task 1 wait for a copy."""
+    """Return a function that fails task 0 once, after its rows, and delays task 1 until it has a copy."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import time
@@ -279,11 +270,10 @@ def faltering(directory: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
 
 
 def copied(places: Places) -> dict[str, Any]:
-    """Write exactly once, by tasks of which one fails behind its rows, and another gets a copy."""
     directory, prefix = places.settings["directory"], places.settings["prefix"]
     options = {"deliveryGuarantee": "exactly_once", "transactionJournal": prefix + TRANSACTIONS[2]}
     value = f"concat('{{\"id\":', id, ',\"filler\":\"', repeat('x', {FILLER_BYTES}), '\"}}') AS value"
-    # So that rows get on to the writer one by one: those of an attempt that fails, too.
+    # Rows must reach the writer one by one, including those of a failed attempt.
     places.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     rows = places.spark.range(0, 40, 1, 2).selectExpr(value).mapInArrow(faltering(directory), "value string")
     writer = rows.write.format("gazette").options(**places.enter(), **options)
@@ -297,14 +287,12 @@ def copied(places: Places) -> dict[str, Any]:
 
 
 def ended(writer: Any) -> None:
-    """Run a stream up to the present write heads."""
     query = writer.trigger(availableNow=True).start()
     if not query.awaitTermination(WAIT_S):
         raise TimeoutError(f"the stream has not ended within {WAIT_S} s")
 
 
 def shown(places: Places) -> dict[str, Any]:
-    """Return what Spark says about queries: plans, errors, and the pages of its UI, if it has one."""
     frame = places.batch(MAIN)
     texts = [repr(frame)]
     for mode in ("extended", "cost", "formatted"):
@@ -317,8 +305,6 @@ def shown(places: Places) -> dict[str, Any]:
 
 
 def read_with(secret: dict[str, str]) -> Callable[[Places], None]:
-    """Return a read that enters by another secret than the program's."""
-
     def attempt(places: Places) -> None:
         enter = {name: text for name, text in places.enter().items() if not name.startswith("auth.")}
         read = places.spark.read.format("gazette").options(**enter, **secret)
@@ -328,7 +314,7 @@ def read_with(secret: dict[str, str]) -> Callable[[Places], None]:
 
 
 def pages_of(spark: SparkSession) -> dict[str, str]:
-    """Return the pages of the session's UI, and the answers of its REST API, by their path."""
+    """Return the pages of the session's UI and the responses of its REST API, by path."""
     context = getattr(spark, "sparkContext", None) if "connect" not in type(spark).__module__ else None
     if context is None or context.uiWebUrl is None:
         return {}
@@ -345,7 +331,6 @@ def pages_of(spark: SparkSession) -> dict[str, str]:
 
 
 def choices(places: Places) -> dict[str, Any]:
-    """Stream with the options of the sink that read a table back, and with a listener."""
     from gazette_spark import LagListener
 
     listener = LagListener()
@@ -353,11 +338,10 @@ def choices(places: Places) -> dict[str, Any]:
     try:
         return options_of_the_sink(places, listener)
     finally:
-        places.spark.streams.removeListener(listener)  # Or a client of Spark Connect does not end.
+        places.spark.streams.removeListener(listener)  # A client of Spark Connect would not exit otherwise.
 
 
 def formatted(places: Places) -> dict[str, Any]:
-    """Write transformed rows by the format of Delta tables; its last batch runs again."""
     directory = places.settings["directory"]
     commits = Path(f"{directory}/of-formatted/commits")
     for _ in range(2):
@@ -378,7 +362,7 @@ WINDOW = 100
 
 
 def windowed(places: Places) -> dict[str, Any]:
-    """Count by windows: Spark gives those that are closed in a batch in which no offset moves."""
+    """Count by windows; Spark emits closed windows in a batch in which no offset changes."""
     from gazette_spark import DeltaSink
 
     directory = places.settings["directory"]
@@ -399,7 +383,6 @@ def windowed(places: Places) -> dict[str, Any]:
 
 
 def options_of_the_sink(places: Places, listener: LagListener) -> dict[str, Any]:
-    """Upsert and trim, part, and adopt; then ask the listener."""
     from gazette_spark import DeadLetters, DeltaSink, JournalOffsets, Upsert
 
     directory, spark = places.settings["directory"], places.spark
@@ -416,7 +399,7 @@ def options_of_the_sink(places: Places, listener: LagListener) -> dict[str, Any]
 
     upsert = Upsert(("id",), leave_out=("_journal", "_offset"))
     merging = DeltaSink("merged", path=f"{directory}/merged", upsert=upsert, on_overlap="trim", audit=True)
-    for checkpoint in ("merged-1", "merged-2"):  # The second begins anew: all of it is trimmed.
+    for checkpoint in ("merged-1", "merged-2"):  # All of the second one is trimmed.
         run(merging, places.stream(MAIN, TYPED, format="json"), checkpoint)
 
     letters = DeadLetters(path=f"{directory}/letters")
@@ -433,7 +416,7 @@ def options_of_the_sink(places: Places, listener: LagListener) -> dict[str, Any]
 
     deadline = time.monotonic() + WAIT_S
     while (lag := listener.lag(query_id)) is None and time.monotonic() < deadline:
-        time.sleep(0.1)  # Spark tells its listeners after it has answered.
+        time.sleep(0.1)  # Spark notifies listeners asynchronously, after the query has returned.
     return {
         "merged": table("merged"),
         "merged_entries": merging.ledger(spark).audit is not None,  # type: ignore[union-attr]  # It has written an entry.
@@ -448,33 +431,27 @@ def options_of_the_sink(places: Places, listener: LagListener) -> dict[str, Any]
 
 
 def unknown_option(places: Places) -> None:
-    """Misspell an option."""
     places.batch(MAIN, startingOfsets="earliest").collect()
 
 
 def bad_value(places: Places) -> None:
-    """Give a stream a limit that is none."""
     to_nowhere(places, places.stream(MAIN, maxBytesPerTrigger="much"), "bad-value")
 
 
 def missing_journal(places: Places) -> None:
-    """Start at an offset of a journal that does not exist."""
     name = places.settings["prefix"] + MISSING
     places.batch(MAIN, startingOffsets=json.dumps({name: 7})).collect()
 
 
 def malformed_record(places: Places) -> None:
-    """Meet a record that is no JSON: an executor's error."""
     places.batch(BROKEN, TYPED, format="json", mode="FAILFAST").collect()
 
 
 def malformed_record_in_a_stream(places: Places) -> None:
-    """Meet it in a stream, where the error ends the query."""
     to_nowhere(places, places.stream(BROKEN, TYPED, format="json", mode="FAILFAST"), "broken")
 
 
 def table_of_another_query(places: Places) -> None:
-    """Start over, with a new checkpoint, on a table that has all the rows."""
     from gazette_spark import DeltaSink
 
     directory = places.settings["directory"]
@@ -484,7 +461,6 @@ def table_of_another_query(places: Places) -> None:
 
 
 def to_nowhere(places: Places, rows: DataFrame, checkpoint: str) -> None:
-    """Stream rows into Spark's own sink that keeps nothing."""
     writer = rows.writeStream.format("noop").trigger(availableNow=True)
     writer.start(checkpointLocation=f"{places.settings['directory']}/{checkpoint}").awaitTermination(WAIT_S)
 
@@ -503,7 +479,7 @@ FAILURES: dict[str, Callable[[Places], None]] = {
 
 
 def error_of(attempt: Callable[[Places], None], places: Places) -> str:
-    """Return what an attempt raises, as a traceback's last line shows it."""
+    """Return the error of a call, as the last line of a traceback shows it."""
     try:
         attempt(places)
     except Exception as error:  # noqa: BLE001 - whatever it is, the test is to see it.
@@ -512,7 +488,7 @@ def error_of(attempt: Callable[[Places], None], places: Places) -> str:
 
 
 def conflict(places: Places) -> dict[str, Any]:
-    """Commit twice at once under one transaction id; tell whether the loser's error is known for that."""
+    """Commit twice concurrently under one transaction id; return whether the loser's error is recognized."""
     from gazette_spark._delta.writers import CONFLICTS, load_conflict_classes
 
     directory = Path(places.settings["directory"])
@@ -521,7 +497,7 @@ def conflict(places: Places) -> dict[str, Any]:
     load_conflict_classes(places.spark)
 
     def wait_for_both(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Wait until both writes run: both have looked at the table then."""
+        """Wait until both writes are running, and so have read the table."""
         for batch in batches:
             (directory / f"running-{batch['id'][0]}").touch()
             deadline = time.monotonic() + WAIT_S
@@ -562,7 +538,7 @@ ALSO: dict[str, Callable[[Places], dict[str, Any]]] = {
 
 
 def imported(spark: SparkSession) -> list[dict[str, Any]]:
-    """Return, for each task of a small job, where it runs and whence it imports the package."""
+    """Return, for each task of a small job, its host and the location of the imported package."""
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import json
@@ -592,7 +568,6 @@ def imported(spark: SparkSession) -> list[dict[str, Any]]:
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Observe in a session of this process, or in that of a Connect server."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder

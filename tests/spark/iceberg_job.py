@@ -1,6 +1,6 @@
-"""A user's program on Spark 4.1 with Iceberg's runtime: reads a table, and maintains it.
+"""A user's program on Spark 4.1 with Iceberg's runtime, which reads and maintains a table.
 
-A Python that has that Spark runs it as a script: ``iceberg_job.py URI DIRECTORY``.
+A Python with that Spark runs it as a script: ``iceberg_job.py URI DIRECTORY``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 
 
 def main(uri: str, directory: str) -> None:
-    """Store the rows in a file, rewrite files, expire old snapshots; make a table of format version 3."""
     settings = {
         "spark.jars.packages": RUNTIME,
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

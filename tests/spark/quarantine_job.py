@@ -1,7 +1,7 @@
-"""A query over a store in which a record kills its parser: ``quarantine_job.py DIRECTORY MASTER MODE``.
+"""A query over a store with a record that kills its parser: ``quarantine_job.py DIRECTORY MASTER MODE``.
 
-Run as a script: it needs a Spark of its own, whose workers import the ``sitecustomize`` that makes the parser
-mortal. The directory holds the store and gets the rows, or the end of the error, as ``answer.json``.
+It runs as a script with a separate Spark, whose workers import the ``sitecustomize`` that lets the parser be
+killed. The directory has the store, and gets the rows or the end of the error as ``answer.json``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ SCHEMA = "_offset bigint, n bigint, _corrupt_record string"
 
 
 def main(directory: Path, master: str, mode: str) -> None:
-    """Run the query."""
     from gazette_spark import local_spark
     from gazette_spark.session import INTERPRETED
 

@@ -1,7 +1,7 @@
-"""Tables, dead letters and checkpoints in a bucket of a real S3 server, under a name that URLs would change.
+"""Tables, dead letters and checkpoints in a bucket of a real S3 server, under a name that URLs escape.
 
-It is run as a script, for Spark's client of S3 is a jar of 700 MB that no other test needs. Its arguments are
-the server's endpoint, a directory, and the name. It writes what it saw as JSON.
+It runs as a script because Spark's S3 client is a jar of 700 MB that no other test needs. Its arguments are
+the server's endpoint, a directory, and the name. It writes its results as JSON.
 """
 
 from __future__ import annotations
@@ -36,13 +36,11 @@ TIMEOUT_S = 300
 
 
 def start_spark(root: Path, endpoint: str) -> SparkSession:
-    """Start a session that knows the store as ``s3a://``."""
     builder = session_builder(root / "spark", conf=spark_settings(endpoint))
     return configure_spark_with_delta_pip(builder, extra_packages=[HADOOP_AWS]).getOrCreate()
 
 
 def observe(endpoint: str, root: Path, name: str) -> dict[str, Any]:
-    """Fill a table by both lanes, and ask all that reads it."""
     enter(endpoint)
     lake = f"s3a://{BUCKET}/{name}"
     table, dead, checkpoint = f"{lake}/{name}", f"{lake}/dead {name}", f"{lake}/checkpoint {name}"
@@ -58,7 +56,7 @@ def observe(endpoint: str, root: Path, name: str) -> dict[str, Any]:
         def rows(location: str) -> list[Any]:
             return sorted(spark.read.format("delta").load(location).collect())
 
-        # Spark's lane, whose second record does not parse; then without its checkpoint.
+        # Spark's lane: the second record does not parse; then the query runs without its checkpoint.
         sink = DeltaSink("events", path=table, dead_letters=DeadLetters(path=dead))
         client.append("events", b'{"id": 1, "text": "a"}\nnot JSON\n')
         query = sink.start(reader.load(), checkpoint=checkpoint, availableNow=True)
@@ -70,7 +68,7 @@ def observe(endpoint: str, root: Path, name: str) -> dict[str, Any]:
         assert query.awaitTermination(TIMEOUT_S)
         seen["dead letters"] = [[row.offset, bytes(row.raw).decode()] for row in rows(dead)]
 
-        # The direct lane goes on with the same table; its checkpoint is there, too.
+        # The direct lane continues the same table, with its checkpoint in the bucket.
         client.append("events", b'{"id": 3, "text": "c"}\n')
         direct = DeltaSink("events", path=table)
         narrow = spark.readStream.format("gazette").options(**options).schema(COLUMNS)
@@ -80,7 +78,7 @@ def observe(endpoint: str, root: Path, name: str) -> dict[str, Any]:
         assert query.awaitTermination(TIMEOUT_S)
         seen["rows"] = [[row.id, row.text] for row in rows(table)]
 
-        # What reads the table and the checkpoints.
+        # Readers of the table and the checkpoints.
         entry = direct.ledger(spark)
         assert entry is not None
         seen["read through"] = dict(entry.read_through)

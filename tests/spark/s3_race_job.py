@@ -1,8 +1,7 @@
-"""One of several drivers that want the same versions of Delta tables in a bucket at once.
+"""One of several drivers that compete for the same versions of Delta tables in a bucket.
 
-It is run as a script, as :mod:`tests.spark.s3_job` is. Its arguments are the server's endpoint, a directory,
-the time at which the race begins, the driver's name, and the class of the log store. It writes what it did as
-JSON.
+It runs as a script like :mod:`tests.spark.s3_job`. Its arguments are the server's endpoint, a directory, the
+start time of the race, the driver's name, and the class of the log store. It writes its results as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ COLUMNS = "driver STRING, number BIGINT"
 
 
 def race_for_versions(spark: SparkSession, log_store: str, start: float, driver: str) -> list[int]:
-    """Create files of a log at the same moments as other drivers do; return those that are this one's."""
+    """Create log files at the same moments as the other drivers; return those that this driver created."""
     java: Any = spark._jvm
     conf = spark._jsc.hadoopConfiguration()
     store = java
@@ -54,7 +53,6 @@ def race_for_versions(spark: SparkSession, log_store: str, start: float, driver:
 
 
 def write_batches(spark: SparkSession, driver: str) -> None:
-    """Write batches of one row as an app id of the driver's own."""
     sink = DeltaSink(driver, path=TABLE)
     for number in range(BATCHES):
         rows = spark.range(1).select(
@@ -65,10 +63,9 @@ def write_batches(spark: SparkSession, driver: str) -> None:
 
 
 def main(endpoint: str, root: str, start: str, driver: str, log_store: str) -> dict[str, Any]:
-    """Race twice: for files of a log, then with whole sinks for versions of a table."""
     enter(endpoint)
     spark = start_spark(Path(root), endpoint)
-    spark.read.text(f"s3a://{BUCKET}/").limit(0).collect()  # Loads the client of S3.
+    spark.read.text(f"s3a://{BUCKET}/").limit(0).collect()  # Loads the S3 client before the race.
     won = race_for_versions(spark, log_store, float(start), driver)
     write_batches(spark, driver)
     rows = [list(row) for row in spark.read.format("delta").load(TABLE).collect()]

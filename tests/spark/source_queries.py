@@ -1,4 +1,4 @@
-"""What the source's tests share: journals with records, queries that end, and waiting with a deadline."""
+"""Shared helpers of the source's tests: journals with records, queries that end, and deadlines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUERY_TIMEOUT_S = 120
 
 @dataclass(frozen=True)
 class Journals:
-    """Journals of one test, all under its own prefix, and DataFrames over them."""
+    """The journals of one test, under a unique prefix, and DataFrames over them."""
 
     spark: SparkSession
     broker: BrokerHandle
@@ -35,19 +35,15 @@ class Journals:
     prefix: str
 
     def name(self, short: str) -> str:
-        """Return a journal's whole name."""
         return self.prefix + short
 
     def create(self, *shorts: str, **spec: Any) -> None:
-        """Create journals that take appends."""
         self.client.create_journals(*(journal_spec(self.name(short), **spec) for short in shorts))
 
     def append(self, short: str, content: bytes) -> int:
-        """Append bytes and return the offset at which they begin."""
         return self.client.append(self.name(short), content).begin
 
     def batch(self, short: str = "", *, schema: str | None = None, **options: Any) -> DataFrame:
-        """Return a batch DataFrame over a journal, or over the prefix."""
         return self._load(self.spark.read, short, schema, options)
 
     def stream(self, short: str = "", *, schema: str | None = None, **options: Any) -> DataFrame:
@@ -67,7 +63,7 @@ class Journals:
 def run_available(
     frame: DataFrame, checkpoint: Path, on_batch: Callable[[DataFrame, int], None] | None = None
 ) -> dict[int, list[Row]]:
-    """Run a stream over what is there now; return the rows of each batch, by batch id.
+    """Run a stream over the current contents; return the rows of each batch, by batch id.
 
     Raises:
         StreamingQueryException: the query failed.
@@ -89,12 +85,11 @@ def run_available(
 
 
 def rows_of(batches: dict[int, list[Row]]) -> list[Row]:
-    """Return the rows of all batches."""
     return [row for batch_id in sorted(batches) for row in batches[batch_id]]
 
 
 def records(content: bytes, begin: int = 0) -> list[tuple[int, bytes]]:
-    """Return offset and value of each whole record of some journal bytes, the slow and obvious way."""
+    """Return offset and value of each complete record in journal bytes, as a simple reference."""
     found, at = [], begin
     for line in content.splitlines(keepends=True):
         if line.endswith(b"\n"):
@@ -104,5 +99,5 @@ def records(content: bytes, begin: int = 0) -> list[tuple[int, bytes]]:
 
 
 def raw(rows: Iterable[Row], journal: str | None = None) -> list[tuple[int, bytes]]:
-    """Return offset and value of raw rows, of one journal if named, in order."""
+    """Return offset and value of raw rows in order, optionally of one journal."""
     return sorted((row.offset, bytes(row.value)) for row in rows if journal in (None, row.journal))

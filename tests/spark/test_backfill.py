@@ -1,4 +1,4 @@
-"""The page docs/guides/backfill.md does what it says, while a writer appends and whatever dies in between."""
+"""The examples of docs/guides/backfill.md work while a writer appends and processes crash."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEMA = "id BIGINT, user STRING, amount DOUBLE, _journal STRING, _offset BIGINT
 
 
 def examples(journals: Journals, directory: Path) -> list[str]:
-    """Return the page's code blocks, with this test's broker, journals and directories instead."""
+    """Return the page's code blocks, with this test's broker, journals and directories substituted."""
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     changes = {
         "http://localhost:8080": journals.broker.endpoint,
@@ -45,8 +45,6 @@ def examples(journals: Journals, directory: Path) -> list[str]:
 
 
 class Writer:
-    """Appends orders to two journals, and knows them all."""
-
     def __init__(self, journals: Journals) -> None:
         self.journals = journals
         self.orders: dict[tuple[str, int], int] = {}
@@ -54,7 +52,6 @@ class Writer:
         self._lock = threading.Lock()
 
     def append(self, count: int = 30) -> None:
-        """Append a few orders to each journal."""
         with self._lock:
             for short in SHORTS:
                 ids = range(len(self.orders), len(self.orders) + count)
@@ -69,7 +66,6 @@ class Writer:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Append all the time."""
         stop = threading.Event()
 
         def work() -> None:
@@ -87,7 +83,6 @@ class Writer:
 
 @pytest.fixture
 def writer(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Writer:
-    """Two journals with stored fragments."""
     journals = Journals(spark, broker, client, fresh_prefix)
     journals.create(*SHORTS, length=1024, codec="GZIP", refresh_interval_s=1)
     made = Writer(journals)
@@ -99,7 +94,7 @@ def writer(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_pref
 
 
 def rows_of(spark: SparkSession, table: Path) -> dict[tuple[str, int], int]:
-    """Return the table's ids by journal and offset; none may be there twice."""
+    """Return the table's ids by journal and offset; fail on duplicates."""
     rows = spark.read.format("delta").load(str(table)).select("_journal", "_offset", "id").collect()
     found = {(row._journal, row._offset): row.id for row in rows}
     assert len(found) == len(rows)
@@ -107,7 +102,6 @@ def rows_of(spark: SparkSession, table: Path) -> dict[tuple[str, int], int]:
 
 
 def crash(monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    """Have the next run die at a point."""
     monkeypatch.setenv(FAILPOINT_VARIABLE, f"{point}:1:raise")
 
 
@@ -126,17 +120,17 @@ def test_the_page(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Backfill and stream die and start again under a writer: each order is in the table once."""
+    """Backfill and stream crash and restart during appends; each order must be in the table once."""
     fill, stream, check = examples(writer.journals, tmp_path)
     table = tmp_path / "orders"
     with writer.running():
-        for point in ("sink.after_write", "sink.return"):  # The commit that pins, then the one with the rows.
+        for point in ("sink.after_write", "sink.return"):  # The commit that pins, then the rows'.
             crash(monkeypatch, point)
             with pytest.raises(FailpointError):
                 exec(fill, {"spark": spark})
         monkeypatch.delenv(FAILPOINT_VARIABLE)
         exec(fill, {"spark": spark})
-        # What comes after is another program: it has the code and the table, nothing else.
+        # A restarted program has only the code and the table.
         names: dict[str, Any] = {
             "spark": spark,
             "schema": SCHEMA,
@@ -165,7 +159,6 @@ def test_the_page(
 
 @pytest.mark.parametrize("broker", ["embedded"], indirect=True)
 def test_a_second_backfill_finds_the_first(spark: SparkSession, writer: Writer, tmp_path: Path) -> None:
-    """A second backfill writes what is new, and a new journal from its first byte, through a broker too."""
     sink = DeltaSink("orders", path=str(tmp_path / "orders"))
     options = {
         "brokerAddress": writer.journals.broker.endpoint,
@@ -192,9 +185,9 @@ def test_a_second_backfill_finds_the_first(spark: SparkSession, writer: Writer, 
 def test_the_ledger_names_what_a_backfill_skipped(
     spark: SparkSession, tmp_path: Path, bytes_per_commit: int | None
 ) -> None:
-    """A fragment of the store is missing: its bytes are gaps of the commits that read past them."""
+    """If a fragment is missing from the store, its bytes are gaps in the commits that read past them."""
     files = MemoryFiles()
-    for begin in (0, 40, 120):  # Of [80, 120) there is no file.
+    for begin in (0, 40, 120):  # The file for [80, 120) is missing.
         files.put("log/a", begin, b"".join(b'{"id":%2d}\n' % n for n in range(begin // 10, begin // 10 + 4)))
     files.write_to(tmp_path / "store")
     sink = DeltaSink("orders", path=str(tmp_path / "orders"))
@@ -219,7 +212,7 @@ def test_the_ledger_names_what_a_backfill_skipped(
 
 
 def test_only_what_continues_a_table_is_written(spark: SparkSession, tmp_path: Path) -> None:
-    """A batch twice is there once; one that leaves bytes out, or has some already, is refused."""
+    """A repeated batch is skipped; a batch that skips bytes or overlaps the table is refused."""
     sink = DeltaSink("orders", path=str(tmp_path / "orders"))
     frame = spark.createDataFrame([(7,)], "id BIGINT")
 

@@ -1,4 +1,4 @@
-"""Tables whose commits go through a catalog: Delta's coordinator in memory stands in for Unity Catalog."""
+"""Tables whose commits go through a catalog, with Delta's in-memory coordinator in place of Unity Catalog."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ PUBLISHED_EVERY = 3
 
 @pytest.fixture
 def managed(spark: SparkSession) -> Iterator[Path]:
-    """The directory of the table ``managed``."""
     jvm = spark._jvm
     assert jvm is not None
     commits = jvm.org.apache.spark.sql.delta.coordinatedcommits
@@ -34,7 +33,7 @@ def managed(spark: SparkSession) -> Iterator[Path]:
         builder = commits.InMemoryCommitCoordinatorBuilder(PUBLISHED_EVERY)
         commits.CatalogOwnedCommitCoordinatorProvider.registerBuilder("spark_catalog", builder)
     feature = "'delta.feature.catalogManaged' = 'supported'"
-    # Outside of Unity Catalog, Delta makes such tables in its own tests only.
+    # Outside Unity Catalog, Delta creates such tables only in its own tests.
     jvm.System.setProperty("spark.testing", "true")
     try:
         columns = "journal STRING, offset BIGINT, value BINARY"
@@ -49,8 +48,6 @@ def managed(spark: SparkSession) -> Iterator[Path]:
 def test_the_sink_writes_once_through_the_catalog(
     stream: FileStream, spark: SparkSession, managed: Path
 ) -> None:
-    """Batches, a crash after the commit and a replay; other parts of the package say what they cannot see."""
-
     def die() -> None:
         raise FailpointError("sink.after_write")
 

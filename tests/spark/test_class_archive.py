@@ -1,4 +1,4 @@
-"""The archive of classes, without which each JVM of this run starts in twice the time, was made."""
+"""The class data archive exists; without it each JVM of the run takes twice as long to start."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from tests.rig.class_archive import find_archive
 
 
 def test_the_archive_is_there() -> None:
-    """Making it never fails a run, so nobody would notice."""
+    """A failure to create the archive fails nothing else, so only this test reports it."""
     assert find_archive() is not None, "run `make class-archive`, and read what it prints"

@@ -1,4 +1,4 @@
-"""Committed messages in Spark: streams and batches, and what a Delta table has of them, whatever happens."""
+"""Committed messages in Spark, by stream and batch, and their rows in Delta tables after any failure."""
 
 from __future__ import annotations
 
@@ -30,15 +30,13 @@ SCHEMA = "id INT, _journal STRING, _offset BIGINT, _ack_offset BIGINT"
 
 
 class Messages:
-    """A journal that producers write messages to."""
-
     def __init__(self, client: Client, journal: str) -> None:
         self.journal = journal
         self._client = client
         client.create_journals(journal_spec(journal, labels={"content-type": "application/x-ndjson"}))
 
     def send(self, *messages: tuple[int, int, int | None]) -> None:
-        """Append messages of producer, clock and id; a negative clock commits, one without an id is alone."""
+        """Append messages; a negative clock is outside a transaction, and one without an id is an ACK."""
         lines = []
         for producer, clock, number in messages:
             flags = ACK_TXN if number is None else CONTINUE_TXN if clock > 0 else OUTSIDE_TXN
@@ -50,20 +48,16 @@ class Messages:
         self._client.append(self.journal, b"".join(lines))
 
     def head(self) -> int:
-        """Return the journal's write head."""
         return self._client.write_head(self.journal)
 
 
 @pytest.fixture
 def messages(broker: BrokerHandle, request: pytest.FixtureRequest) -> Iterator[Messages]:
-    """A journal of its own."""
     with Client(broker.endpoint) as client:
         yield Messages(client, f"committed/{request.node.name.partition('[')[0]}/{id(client)}")
 
 
 class Query:
-    """A stream of committed messages into a table."""
-
     def __init__(self, spark: SparkSession, broker: BrokerHandle, journal: str, root: Path) -> None:
         self.spark = spark
         self.root = root
@@ -80,7 +74,7 @@ class Query:
     def run(
         self, sink: DeltaSink | None = None, *, resume: bool = False, **options: str
     ) -> list[OpenTransaction]:
-        """Run to the present write heads; return the open transactions that progress names."""
+        """Run to the current write heads; return the open transactions in the query's progress."""
         sink = sink or DeltaSink("app", path=self.table)
         given = {"stateLocation": str(self.root / "states"), "startingOffsets": "earliest"} | options
         reader = self.spark.readStream.format("gazette").options(**self.options, **given).schema(self.schema)
@@ -93,25 +87,22 @@ class Query:
         return [one for lag in lags for each in lag.transactions for one in each.oldest]
 
     def batch(self) -> DataFrame:
-        """Read the journal at once."""
         return self.spark.read.format("gazette").options(**self.options).schema(SCHEMA).load()
 
     def ids(self) -> list[int]:
-        """Return the table's rows."""
         return ids(self.spark.read.format("delta").load(self.table))
 
 
 def ids(rows: DataFrame) -> list[int]:
-    """Return the numbers of rows, in order."""
     return sorted(row.id for row in rows.select("id").collect())
 
 
-@pytest.mark.soak  # The kind `committed` of test_crashes does so in every run.
+@pytest.mark.soak  # The kind `committed` of test_crashes checks this in every run.
 @pytest.mark.brokers("embedded", "deployed")
 def test_a_table_has_each_committed_message_once(
     delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
 ) -> None:
-    """Transactions span batches, checkpoints and states get lost: each message is there once."""
+    """Transactions span batches, and checkpoints and producer states get lost."""
     query = Query(delta_spark, broker, messages.journal, tmp_path)
     messages.send((1, 1, 10), (2, 1, 20), (3, -1, 30), (1, 2, 11))
     query.run()
@@ -119,12 +110,12 @@ def test_a_table_has_each_committed_message_once(
     messages.send((1, 2, 11), (2, 2, 21), (1, 3, None), (1, 4, 12))
     query.run()
     assert query.ids() == [10, 11, 30]
-    # The checkpoint is lost: the table and the states tell where to go on.
+    # The checkpoint is lost; the table and the states determine where to continue.
     query.checkpoint = tmp_path / "second"
     messages.send((2, 3, None), (1, 3, None))
     query.run(resume=True)
     assert query.ids() == [10, 11, 20, 21, 30]
-    # Without checkpoint and states it reads all again, and the table has the rows.
+    # Without checkpoint and states the query reads everything again, but the table already has the rows.
     query.checkpoint = tmp_path / "third"
     at = messages.head()
     messages.send((1, 5, 13), (1, 6, 14), (1, 5, None))
@@ -144,7 +135,7 @@ def test_a_table_has_each_committed_message_once(
 def test_a_stream_goes_on_behind_a_backfill(
     delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
 ) -> None:
-    """A transaction that begins in the backfill's bytes and ends behind them is whole in the table."""
+    """A transaction that begins in the backfill and ends in the stream must be complete in the table."""
     query = Query(delta_spark, broker, messages.journal, tmp_path)
     letters = DeadLetters(path=str(tmp_path / "dead"))
     sink = DeltaSink("app", path=query.table, audit=True, dead_letters=letters)
@@ -171,7 +162,7 @@ def test_a_stream_goes_on_behind_a_backfill(
 def test_a_table_of_committed_messages_is_adopted(
     delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
 ) -> None:
-    """Its query reads from where it began and trims; offsets that do not say where are refused."""
+    """The query trims from where the table began; offsets that do not say where are refused."""
     query = Query(delta_spark, broker, messages.journal, tmp_path)
     messages.send((1, 1, 10), (2, -1, 20), (1, 2, 11))
     query.run()
@@ -198,7 +189,7 @@ def test_a_table_of_committed_messages_is_adopted(
 def test_the_stream_of_the_page_runs(
     delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
 ) -> None:
-    """docs/guides/messages.md reads a stream: its example runs as printed."""
+    """The streaming example of docs/guides/messages.md runs as printed."""
     page = Path(__file__).parents[2] / "docs" / "guides" / "messages.md"
     [block] = re.findall(r"```python\n(stream = .*?)```", page.read_text(), re.DOTALL)
     names: dict[str, Any] = {"spark": delta_spark}
@@ -223,7 +214,7 @@ def test_the_stream_of_the_page_runs(
 def test_other_messages_are_refused(
     delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
 ) -> None:
-    """A table of committed messages takes no others, and none of a query that lacks open transactions."""
+    """A table of committed messages refuses uncommitted ones, and queries that lack open transactions."""
     query = Query(delta_spark, broker, messages.journal, tmp_path)
     messages.send((1, 1, 10), (2, -1, 20))
     query.run()
@@ -247,7 +238,7 @@ def test_other_messages_are_refused(
 def test_the_last_of_a_key_is_the_last_committed(
     delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
 ) -> None:
-    """An upsert goes by the order of commits: a message that was sent first and committed last wins."""
+    """An upsert uses commit order: a message that is sent first but committed last wins."""
     query = Query(delta_spark, broker, messages.journal, tmp_path)
     messages.send((1, 1, 7), (2, 1, 7), (2, 2, None), (1, 2, None))
     query.run(DeltaSink("app", path=query.table, upsert=Upsert(keys=("id",))))

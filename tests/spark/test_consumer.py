@@ -1,4 +1,4 @@
-"""The host on Spark: each message counts once in the state and in what is published, whatever fails."""
+"""The host on Spark counts each message once in its state and its published results, despite failures."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ LABELS = {"content-type": CONTENT_TYPE_NDJSON}
 
 @dataclass
 class Consumer:
-    """A consumer's journals, its state table, and who starts it."""
-
     spark: SparkSession
     client: Client
     endpoint: str
@@ -44,15 +42,12 @@ class Consumer:
     root: Path
 
     def name(self, short: str) -> str:
-        """Return a journal's name."""
         return f"{self.prefix}{short}"
 
     def create(self, *shorts: str) -> None:
-        """Make journals of documents."""
         self.client.create_journals(*(journal_spec(self.name(short), labels=LABELS) for short in shorts))
 
     def publish(self, texts: Mapping[str, Iterable[str]]) -> None:
-        """Publish documents to journals, as one transaction."""
         with AppendService(self.client) as service:
             publisher = Publisher(service)
             for short, each in texts.items():
@@ -65,11 +60,9 @@ class Consumer:
         return str(message.fields["to"]), CONTENT_TYPE_NDJSON
 
     def shard(self, shard_id: str, *shorts: str) -> pc.ShardSpec:
-        """Return the spec of a shard of some journals."""
         return shard_spec(shard_id, [self.name(short) for short in shorts], max_txn_s=60)
 
     def host(self, app: Application[Any], *shards: pc.ShardSpec, state: str = "") -> SparkHost:
-        """Return a host, as a new process would make it."""
         return SparkHost(
             app,
             self.spark,
@@ -80,25 +73,22 @@ class Consumer:
         )
 
     def drain(self, host: SparkHost) -> SparkHost:
-        """Have a host consume what is there."""
         query = host.start(availableNow=True)
         assert query.awaitTermination(WAIT_S), "the query did not end in time"
         return host
 
     def wait_through(self, host: SparkHost, shard: str, *shorts: str) -> pc.Status:
-        """Wait as a caller of Stat does, until a shard has read what is in journals, or has failed."""
+        """Wait, as a caller of Stat does, until a shard has read the journals or has failed."""
         heads = {self.name(short): self.client.write_head(self.name(short)) for short in shorts}
         return host.shards.resolve(ResolveArgs(shard, read_through=heads, timeout_s=WAIT_S)).status
 
     def totals(self) -> dict[tuple[str, str], list[int]]:
-        """Return the totals that were published of each shard and word."""
         found: dict[tuple[str, str], list[int]] = {}
         for each in self.published("out"):
             found.setdefault((each["shard"], each["word"]), []).append(each["total"])
         return found
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Return the state of each shard, as anybody reads it from the table."""
         rows = self.spark.read.format("delta").load(str(self.root / "state")).where(f"kind = '{STATE}'")
         found: dict[str, dict[str, Any]] = {}
         for row in rows.collect():
@@ -106,7 +96,7 @@ class Consumer:
         return found
 
     def published(self, short: str) -> list[dict[str, Any]]:
-        """Return the documents that a committed reader gets of a journal."""
+        """Return the documents that a committed reader reads from a journal."""
         with read_committed(self.client, self.name(short)) as reader:
             found = [json.loads(bytes(each.message)) for each in reader]
         return [each for each in found if each.keys() > {"_meta"}]
@@ -124,7 +114,6 @@ def consumer(
 
 @pytest.mark.soak
 def test_words_are_counted_once(consumer: Consumer) -> None:
-    """Two shards, one of them of two journals, count words across starts and publish each new total."""
     app = WordCount(consumer.name("out"))
     shards = (consumer.shard("both", "a", "b"), consumer.shard("only-b", "b"))
     consumer.publish({"a": ["one two", "two"], "b": ["two three"]})
@@ -146,8 +135,6 @@ def test_words_are_counted_once(consumer: Consumer) -> None:
 
 
 def dying(point: str) -> AbstractContextManager[None]:
-    """Have the driver fail at a point."""
-
     def die() -> None:
         raise FailpointError(point)
 
@@ -156,7 +143,7 @@ def dying(point: str) -> AbstractContextManager[None]:
 
 @pytest.mark.soak
 def test_a_transaction_that_died_is_whole_or_is_not(consumer: Consumer) -> None:
-    """Before the commit nothing counts, after it everything does: the next start acknowledges it."""
+    """A crash before the commit discards the transaction; after it, the next start acknowledges it."""
     app, shard = WordCount(consumer.name("out")), consumer.shard("both", "a", "b")
     consumer.publish({"a": ["one two"], "b": ["two"]})
     with dying("micro_batch.run"), pytest.raises(StreamingQueryException, match=r"micro_batch\.run"):
@@ -174,9 +161,9 @@ def test_a_transaction_that_died_is_whole_or_is_not(consumer: Consumer) -> None:
 
 @pytest.mark.soak
 def test_compaction_changes_nothing(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others compact the state table at any step of a transaction, and while it commits; then the host does.
+    """Others compact the state table at every step of a transaction and during its commit, then the host.
 
-    A new word of each transaction leaves a file more, so that there is something to compact.
+    Each transaction has a new word and so adds a file, which gives compaction something to do.
     """
     app, shard, table = WordCount(consumer.name("out")), consumer.shard("on-a", "a"), consumer.root / "state"
     counts: dict[str, int] = {}
@@ -230,11 +217,11 @@ def test_compaction_changes_nothing(consumer: Consumer, monkeypatch: pytest.Monk
     assert consumer.totals() == {("on-a", word): list(range(1, n + 1)) for word, n in counts.items()}
 
 
-@pytest.mark.soak  # conformance/test_local_host.py holds the same of the other host in every run.
+@pytest.mark.soak  # conformance/test_local_host.py tests the same with the other host in every run.
 def test_shards_fail_and_come_and_go_while_the_query_runs(consumer: Consumer, tmp_path: Path) -> None:
-    """A shard whose code raises stops alone, and reads on when it is unassigned; a new one reads all.
+    """A shard whose code raises stops alone, and resumes when it is reassigned; a new shard reads everything.
 
-    A host that starts later fences off the one that runs.
+    A host that starts later fences off the running one.
     """
     app = Refusing(consumer.name("out"), str(tmp_path / "refused"))
     host = consumer.host(app, consumer.shard("on-a", "a"), consumer.shard("on-b", "b"))
@@ -271,12 +258,12 @@ def test_shards_fail_and_come_and_go_while_the_query_runs(consumer: Consumer, tm
 
 @pytest.mark.soak  # A notebook runs an application on Spark in every run.
 def test_an_application_with_keys_gets_the_entry_of_each(consumer: Consumer) -> None:
-    """Its keys are spread over tasks; the shard has one checkpoint and one transaction all the same."""
+    """Keys are spread over tasks, but the shard still has one checkpoint and one transaction."""
     app, shard = KeyedWordCount(consumer.name("out")), consumer.shard("both", "a", "b")
     consumer.publish({"a": ["one", "two"], "b": ["two", "three"]})
     consumer.drain(consumer.host(app, shard))
     consumer.publish({"a": ["one"]})
-    # Only what messages touch goes through tasks: the others' state may be as it is.
+    # Only keys with messages go through tasks; the state of other keys need not be loaded.
     table = spark_host.StateTable("anybody", path=str(consumer.root / "state"), table=None)
     touched = consumer.spark.createDataFrame([("both", "one"), ("other", "two")], "shard STRING, key STRING")
     rows = table.state(consumer.spark, ["both", "other"], touched).collect()

@@ -1,4 +1,4 @@
-"""SIGKILL to a driver of the host on Spark, tasks and all: each message counts once all the same."""
+"""The host on Spark counts each message once if its driver is killed by SIGKILL, tasks included."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ with Client(endpoint) as client:
 def consumer(
     spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str, tmp_path: Path
 ) -> Consumer:
-    """A consumer of journals ``a`` and ``b`` that publishes to ``out``."""
     made = Consumer(spark, client, broker.endpoint, fresh_prefix, tmp_path)
     made.create("a", "b", "out")
     return made
@@ -50,7 +49,7 @@ def run_to_death(consumer: Consumer, point: str) -> None:
     """Run the consumer in a driver that is killed, with all its processes, at a call of a point."""
     command = [sys.executable, "-c", DRIVER, str(consumer.root), consumer.endpoint, consumer.prefix]
     environ = os.environ | {FAILPOINT_VARIABLE: f"{point}:kill_group"}
-    # Its process id, as the shell that becomes it knows it, names its group.
+    # The shell becomes the driver, so its process id is also the id of the group.
     shell = ["sh", "-c", f'export {GROUP_VARIABLE}=$$; exec "$@"', "sh", *command]
     with (consumer.root / "driver.log").open("wb") as log:
         child = subprocess.Popen(shell, env=environ, stdout=log, stderr=log, start_new_session=True)
@@ -71,7 +70,6 @@ def run_to_death(consumer: Consumer, point: str) -> None:
 def test_a_driver_that_is_killed_counts_each_message_once(
     consumer: Consumer, point: str, counted: int
 ) -> None:
-    """The next driver acknowledges what was committed, and consumes the rest again."""
     app, shard = WordCount(consumer.name("out")), consumer.shard("both", "a", "b")
     consumer.publish({"a": ["one two"], "b": ["two"]})
     consumer.drain(consumer.host(app, shard))

@@ -1,4 +1,4 @@
-"""The state table of the host on Spark: one row of each key, and no file is read without need."""
+"""The state table of the host on Spark has one row for each key, and the host reads no file without need."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ ODD_KEYS = ("", " ", "NULL", "${spark.app.name}", "a\nb\tc\0d", "ü☃😀", *QU
 
 @dataclass
 class State:
-    """A state table, and what has to be in it."""
-
     spark: SparkSession
     path: Path
     rows: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -35,12 +33,11 @@ class State:
         self.open()
 
     def open(self) -> None:
-        """Open the table, as a new host does."""
         self.table = spark_host.StateTable("tests", path=str(self.path), table=None)
         self.table.open(self.spark)
 
     def commit(self, changes: Mapping[tuple[str, str], str | None], shards: Collection[str] = ("s",)) -> None:
-        """Commit changed values, and checkpoints of shards; None deletes a row."""
+        """Commit changed values and checkpoints of shards; None deletes a row."""
         rows = [(shard, STATE, key, value, value is None) for (shard, key), value in changes.items()]
         checkpoints = {shard: pc.Checkpoint(ack_intents={"to": b"%d" % len(self.rows)}) for shard in shards}
         self.table.commit(self.spark.createDataFrame(rows, ROW), checkpoints)
@@ -49,7 +46,6 @@ class State:
             self.rows |= {} if value is None else {at: value}
 
     def check(self) -> None:
-        """Check the rows of the table, and those that a transaction would get."""
         assert self.touching({shard for shard, _ in self.rows}, self.rows) == self.rows
         rows = self.spark.read.format("delta").load(str(self.path)).where(f"kind = '{STATE}'").collect()
         assert sorted((row.shard, row.key, row.value) for row in rows) == sorted(
@@ -57,26 +53,22 @@ class State:
         )
 
     def touching(self, shards: Iterable[str], keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        """Return the state that a transaction gets which touches some keys."""
         asked = self.spark.createDataFrame([*keys], "shard STRING, `key` STRING")
         rows = self.table.state(self.spark, [*shards], asked).collect()
         assert len({(row.shard, row.key) for row in rows}) == len(rows)
         return {(row.shard, row.key): row.value for row in rows}
 
     def files(self) -> set[str]:
-        """Return the files of state."""
         frame = self.spark.read.format("delta").load(str(self.path)).where(f"kind = '{STATE}'")
         return {*frame.inputFiles()}
 
     def sorts(self) -> int:
-        """Return how often the state was sorted."""
         history = self.spark.sql(f"DESCRIBE HISTORY delta.`{self.path}`").collect()
         return sum("key" in row.operationParameters.get("zOrderBy", "") for row in history)
 
 
 @pytest.fixture
 def state(spark: SparkSession, tmp_path: Path) -> State:
-    """A new table."""
     return State(spark, tmp_path / "state")
 
 
@@ -89,15 +81,14 @@ def state(spark: SparkSession, tmp_path: Path) -> State:
     ],
 )
 def test_a_key_has_one_row(state: State, monkeypatch: pytest.MonkeyPatch, listed: int, vectors: bool) -> None:
-    """Whatever a key is, its row is replaced, deleted and read, and the same key of another shard is not."""
     monkeypatch.setattr(writers, "LISTED_KEYS", listed)
     monkeypatch.setattr(spark_host, "LISTED_KEYS", listed)
     if not vectors:
-        # As hosts before made it.
+        # Older hosts created the table in this form.
         state.spark.sql(
             f"ALTER TABLE delta.`{state.path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')"
         )
-    # A setting of the user under which Spark reads literals differently.
+    # Under this user setting, Spark parses literals differently.
     with conf_set(state.spark, {"spark.sql.parser.escapedStringLiterals": "true"}):
         state.commit({(shard, key): f'"{shard}1"' for shard in "st" for key in ODD_KEYS}, ("s", "t"))
         state.commit({("s", key): '"s2"' for key in ODD_KEYS[::2]} | {("t", ODD_KEYS[1]): None})
@@ -107,7 +98,7 @@ def test_a_key_has_one_row(state: State, monkeypatch: pytest.MonkeyPatch, listed
 
 
 def test_a_transaction_leaves_the_files_of_other_keys_alone(state: State) -> None:
-    """It reads the file of its key, and writes one with the new row; all that were there stay."""
+    """A transaction reads the file of its key and adds one with the new row; existing files stay."""
     for first in "mx":
         state.commit({("s", f"{first}{number}"): "1" for number in range(30)})
     before = state.files()
@@ -122,14 +113,14 @@ def test_a_transaction_leaves_the_files_of_other_keys_alone(state: State) -> Non
 
 @pytest.mark.soak
 def test_the_state_is_sorted_when_much_has_changed(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then a key is in one file of several, and the next host knows how far the state is sorted."""
+    """Sorting leaves each key in one file of several, and the next host knows how far the state is sorted."""
     monkeypatch.setattr(spark_host, "COMPACT_EVERY", 1)
     monkeypatch.setattr(spark_host, "SORT_ROWS", 100)
     monkeypatch.setitem(spark_host.LAYOUT, "spark.databricks.delta.optimize.maxFileSize", "1000")
     monkeypatch.setitem(spark_host.LAYOUT, "spark.databricks.delta.optimize.minFileSize", "0")
     state.commit({("s", f"{number:04}"): str(number) for number in range(0, 200, 2)})
     assert state.sorts() == 1
-    # A fifth of a hundred rows is more than a twentieth, but no hundred rows.
+    # A fifth of a hundred rows exceeds the limit of a twentieth, but not the minimum of a hundred rows.
     state.commit({("s", f"{number:04}"): str(number) for number in range(1, 40, 2)})
     state.open()
     state.commit({("s", f"{number:04}"): str(-number) for number in range(80)})

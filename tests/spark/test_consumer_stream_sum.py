@@ -1,4 +1,4 @@
-"""Gazette's acceptance test ``stream-sum`` holds for the host on Spark, whatever of it is killed."""
+"""Gazette's acceptance test ``stream-sum`` passes with the host on Spark, while parts of it are killed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MOST_UNTIL_KILLED_S = 8
 
 
 class Mortal(StreamSum):
-    """Sums until a file is there; deletes it then, and dies without a word."""
+    """Computes sums; if a file exists, deletes it and kills the process."""
 
     def __init__(self, order: Path) -> None:
         super().__init__()
@@ -50,7 +50,6 @@ class Mortal(StreamSum):
     def consume_message(
         self, shard: Shard, store: JsonStore, envelope: Envelope, publisher: Publisher
     ) -> None:
-        """Add a chunk."""
         super().consume_message(shard, store, envelope, publisher)
         try:
             self.order.unlink()
@@ -60,18 +59,17 @@ class Mortal(StreamSum):
 
 
 def acknowledgement() -> StreamChunk:
-    """Return a message that means nothing."""
+    """Return a message without effect."""
     return StreamChunk(bytes(16), 0, b"", build_uuid(new_producer_id(), Clock.at(time.time_ns()), ACK_TXN))
 
 
 def make_shards(client: Client) -> list[pc.ShardSpec]:
-    """Make the journals, and return a shard of each, which begins where it ends."""
     heads = create_journals(client)
     return [shard_spec(f"sum-{at}", {name: heads[name]}) for at, name in enumerate(CHUNK_JOURNALS)]
 
 
 def dies(consumer: Consumer, shards: Sequence[pc.ShardSpec], death: str | None) -> bool:
-    """Run a host that dies a death; say whether there was anything to do. Another failure is an error."""
+    """Run a host that is to die in a given way; return whether it had work. Other failures raise."""
     order = consumer.root / "order"
     if death == TASK:
         order.touch()
@@ -88,12 +86,11 @@ def dies(consumer: Consumer, shards: Sequence[pc.ShardSpec], death: str | None) 
     return False
 
 
-@pytest.mark.soak  # Go's chunker waits 40 s for a sum, which three busy workers on two cores may take.
+@pytest.mark.soak  # Go's chunker waits 40 s for a sum, which is short on busy machines.
 @pytest.mark.deployed_broker
 def test_gos_chunker_finds_each_sum_right(
     spark: SparkSession, deployed_broker: BrokerHandle, tmp_path: Path
 ) -> None:
-    """Drivers fail on each side of a commit, tasks are killed; each stream is summed right, and once."""
     with Client(deployed_broker.endpoint, timeout_s=30) as client:
         shards = make_shards(client)
         begin = client.write_head(SUMS_JOURNAL)
@@ -120,9 +117,10 @@ def test_gos_chunker_finds_each_sum_right(
 def test_gos_chunker_finds_each_sum_right_of_drivers_that_are_killed(
     deployed_broker: BrokerHandle, stream_minutes: float, tmp_path: Path
 ) -> None:
-    """SIGKILL to drivers, JVM and all, before the next one takes over or after that: each sum is right.
+    """Each driver gets SIGKILL, JVM included, before or after the next one takes over.
 
-    The next one starts meanwhile: a sum may be 40 seconds late, and a JVM with a session takes half of that.
+    The next driver starts in the meantime, because a sum may be 40 seconds late and a JVM with a session
+    takes half of that.
     """
     with Client(deployed_broker.endpoint, timeout_s=30) as client, ExitStack() as ends:
         shards = make_shards(client)
@@ -142,8 +140,9 @@ def test_gos_chunker_finds_each_sum_right_of_drivers_that_are_killed(
             host.wait_through(client.write_heads(CHUNK_JOURNALS), [shard.id for shard in shards])
 
         host, killed = start(), 0
-        # The first transaction takes longer than the chunker waits. It reads from each journal: a shard that
-        # has read nothing reports offset 0, as Gazette's does, and other tests may have filled the journals.
+        # The first transaction takes longer than the chunker waits. It must read from each journal: a shard
+        # that has read nothing reports offset 0, as Gazette's does, and other tests may have filled the
+        # journals.
         for name in CHUNK_JOURNALS:
             client.append(name, bytes(acknowledgement()) + b"\n")
         wait_through(host)

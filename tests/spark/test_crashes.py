@@ -1,9 +1,9 @@
-"""Schedules of crashes, zombies, lost and stale checkpoints and RESTOREs: exact after every step.
+"""Schedules of crashes, zombies, lost and stale checkpoints and RESTOREs; tables are exact after every step.
 
-There is one for each kind of sink; together, with those of the soak, they come by all that a schedule without
-kills has.
+There is one schedule for each kind of sink. Together with those of soak, they cover every step and point that
+a schedule without kills can reach.
 
-``make crash`` draws random ones, with SIGKILLs; these take no process beside the session's.
+``make crash`` draws random schedules with SIGKILLs. The ones here start no process beside the session's.
 """
 
 from __future__ import annotations
@@ -150,7 +150,6 @@ def quiet(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def crashes(kind: str) -> Iterator[Step]:
-    """Die at some points of a batch, as soon as the point lets it."""
     for name in POINTS[kind]:
         yield Step("crash", name, BY_NAME[name].nths[0], records=6)
 
@@ -162,7 +161,6 @@ def crashes(kind: str) -> Iterator[Step]:
 def test_crashes_lose_and_double_nothing(
     quiet: SparkSession, embedded_broker: BrokerHandle, tmp_path: Path, kind: str
 ) -> None:
-    """At each point the query died, and everything is there in the end."""
     root = tmp_path / DIRECTORY[kind]
     store = embedded_broker.file_root
     scenario = Scenario(quiet, root, sink=kind, broker=embedded_broker.endpoint, store=store)
@@ -178,7 +176,7 @@ def test_crashes_lose_and_double_nothing(
 
 
 def test_all_points_and_steps_are_there() -> None:
-    """Of all kinds of sink together: each point that an exception reaches, each step but a kill."""
+    """All kinds of sink together cover each point that an exception reaches, and each step except kills."""
     points = {point.name for point in reachable(frozenset(SINKS), by_kill=False)}
     assert {name for names in POINTS.values() for name in names} == points
     steps = {step.kind for steps in AFTERWARDS.values() for step in steps}
@@ -195,7 +193,7 @@ exception."""
 def test_backfills_of_committed_messages_leave_no_seam(
     quiet: SparkSession, broker: BrokerHandle, tmp_path: Path
 ) -> None:
-    """They die at each point, with transactions open; streams go on behind them, and know what is open."""
+    """Backfills crash at each point while transactions are open; streams then continue from them."""
     scenario = Scenario(quiet, tmp_path, sink="committed", broker=broker.endpoint, store=broker.file_root)
     wanted: set[str] = set()
     for point in backfills.points(by_kill=False):
@@ -212,10 +210,9 @@ def test_backfills_of_committed_messages_leave_no_seam(
 
 
 class Unfenced(DeltaTable):
-    """A table whose appends carry the ledger and no transaction number: no compare-and-set."""
+    """A table whose appends have the ledger but no transaction number, so there is no compare-and-set."""
 
     def append(self, df: DataFrame, entry: LedgerEntry, **options: Any) -> None:
-        """Append, whoever else has."""
         writer = df.write.format("delta").mode("append").option("userMetadata", entry.to_json())
         writer.save(self.path)
 
@@ -224,22 +221,19 @@ class Twofold(DeltaTable):
     """A table that gets rows in one commit and the ledger in the next."""
 
     def append(self, df: DataFrame, entry: LedgerEntry, **options: Any) -> None:
-        """Append twice."""
         df.write.format("delta").mode("append").save(self.path)
         super().append(df.limit(0), entry, **options)
 
 
 class Rebased(IcebergTable):
-    """A table whose commits are repeated on top of whatever was committed meanwhile, as pyiceberg's are."""
+    """A table whose commits are rebased on whatever was committed meanwhile, as pyiceberg's are."""
 
     def commit_files(self, files: Sequence[Any], entry: LedgerEntry) -> Exception | None:
-        """Commit on the newest version, whoever else has."""
         self._base = self.load()
         return super().commit_files(files, entry)
 
 
 def with_table(kind: type[DeltaTable], scenario: Scenario, checkpoint: Path) -> DeltaSink:
-    """Our sink on another kind of table."""
     sink = DeltaSink(APP_ID, path=str(scenario.table), checkpoint=str(checkpoint))
     sink._target = sink._writer._target = kind(path=str(scenario.table), table=None)
     return sink
@@ -247,7 +241,7 @@ def with_table(kind: type[DeltaTable], scenario: Scenario, checkpoint: Path) -> 
 
 @pytest.mark.parametrize("kind", [Unfenced, Twofold], ids=["no compare-and-set", "two commits"])
 def test_a_broken_sink_is_caught(quiet: SparkSession, tmp_path: Path, kind: type[DeltaTable]) -> None:
-    """A schedule our sink passes is too much for it."""
+    """The oracle must reject these sinks on a schedule that our sink passes."""
     scenario = Scenario(quiet, tmp_path / "scenario", make_sink=lambda made, at: with_table(kind, made, at))
     with pytest.raises(TableInexactError):
         scenario.run(OVERTAKEN)
@@ -255,7 +249,7 @@ def test_a_broken_sink_is_caught(quiet: SparkSession, tmp_path: Path, kind: type
 
 @pytest.mark.soak
 def test_a_broken_iceberg_sink_is_caught(quiet: SparkSession, tmp_path: Path) -> None:
-    """Two writers of one batch both commit, if a commit is repeated on the newest snapshot."""
+    """If a commit is rebased on the newest snapshot, two writers of one batch both commit."""
 
     def rebased(scenario: Scenario, checkpoint: Path) -> IcebergSink:
         sink = iceberg_sink(APP_ID, scenario.table)

@@ -1,7 +1,7 @@
-"""``format("gazette_delta")`` in Spark: any rows, in turns with the other lanes, and its page's examples.
+"""``format("gazette_delta")`` in Spark: any rows, alternating lanes, and the examples of its page.
 
-What a crash, a copied checkpoint or a second writer does to it, the tests of
-``tests/unit/table/test_delta_format.py`` say, which call it as Spark does.
+Crashes, copied checkpoints and second writers are tested without Spark, by
+``tests/unit/table/test_delta_format.py``, which calls the format as Spark does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.rig.worker_python import link_pyspark
 from tests.spark.source_queries import QUERY_TIMEOUT_S
 from tests.spark.test_ingest import EVENT, Lanes, append, event, journals, lanes
 
-__all__ = ["journals", "lanes"]  # Fixtures of the direct lane's tests: the tables have to be equal.
+__all__ = ["journals", "lanes"]  # Fixtures of the direct lane's tests, because the tables must be equal.
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "delta-format.md"
 
@@ -37,7 +37,6 @@ DIE_WITHIN_S = 240
 
 
 def write(rows: DataFrame, table: Path, checkpoint: Path, **options: str) -> None:
-    """Write a stream to the journals' ends."""
     writer = rows.writeStream.format("gazette_delta").queryName("orders")
     writer = writer.options(appId="orders", checkpointLocation=str(checkpoint), **options)
     query = writer.trigger(availableNow=True).start(str(table))
@@ -45,14 +44,13 @@ def write(rows: DataFrame, table: Path, checkpoint: Path, **options: str) -> Non
 
 
 def forget_commit(checkpoint: Path) -> None:
-    """Delete Spark's record of its last batch, which then runs again."""
+    """Delete Spark's record of its last batch, so that it runs again."""
     last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
     for name in (str(last), f".{last}.crc"):
         (checkpoint / "commits" / name).unlink()
 
 
 def test_all_lanes_leave_the_same_table(lanes: Lanes) -> None:
-    """Every type, partitions, a time zone of the session, the lanes in turns, and a batch that runs again."""
     checkpoint = lanes.root / "format-checkpoint"
     zone = str(lanes.spark.conf.get("spark.sql.session.timeZone"))
     lanes.spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
@@ -87,7 +85,7 @@ def test_all_lanes_leave_the_same_table(lanes: Lanes) -> None:
 
 
 def test_the_examples_of_the_page_run(lanes: Lanes, tmp_path: Path) -> None:
-    """docs/guides/delta-format.md writes a stream and a batch, each as printed; the batch twice."""
+    """docs/guides/delta-format.md writes a stream and a batch as printed; the batch runs twice."""
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     end = sum(len(json.dumps(event(n))) + 1 for n in range(0, 40, 2))
     for number, printed_block in enumerate(blocks[:2]):
@@ -110,7 +108,6 @@ def test_the_examples_of_the_page_run(lanes: Lanes, tmp_path: Path) -> None:
 
 
 def test_what_spark_asks_and_the_format_does_not_do(spark: SparkSession, tmp_path: Path) -> None:
-    """Output modes, reading: nothing is committed."""
     rate = spark.readStream.format("rate").option("rowsPerSecond", "5").load()
     options = {"appId": "orders", "checkpointLocation": str(tmp_path / "checkpoint")}
 
@@ -146,13 +143,12 @@ write(lanes.reader().load(), root / "format", root / "format-checkpoint")
 """
 
 
-@pytest.mark.soak  # The process of the commit alone is killed in every run, without Spark.
+@pytest.mark.soak  # In every run only the commit process is killed, without Spark.
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("point", ["sink.before_write", "sink.after_write"])
 def test_a_driver_that_is_killed_in_the_commit_writes_each_row_once(
     lanes: Lanes, broker: BrokerHandle, point: str
 ) -> None:
-    """SIGKILL to Spark and all its processes; the next driver runs the batch again."""
     root, checkpoint = lanes.root, lanes.root / "format-checkpoint"
     write(lanes.reader().load(), root / "format", checkpoint)
     append(lanes.journals, 40, 60)
@@ -194,16 +190,16 @@ def orders():
 """
 
 
-@pytest.mark.soak  # It starts Spark, with Connect, for each update.
+@pytest.mark.soak  # It starts Spark with Connect for each update.
 @pytest.mark.timeout(2000)
 def test_a_declarative_pipeline_writes_each_row_once(lanes: Lanes, tmp_path: Path) -> None:
-    """Each update goes on where the last one ended, also after Spark has lost the record of a batch."""
+    """Each update continues where the last one ended, also after Spark has lost the record of a batch."""
     places = {"root": tmp_path, "address": lanes.journals.broker.endpoint, "prefix": lanes.journals.prefix}
     (tmp_path / "flows").mkdir()
     (tmp_path / "flows" / "orders.py").write_text(FLOW.format(schema=EVENT, **places))
     (tmp_path / "spark-pipeline.yml").write_text(PIPELINE.format(root=tmp_path))
 
-    # Spark Connect asks for packages that the Python of the tests may lack; `make wheel-env` makes one.
+    # Spark Connect needs packages that the tests' Python may lack; `make wheel-env` installs them.
     python = str(cache_folders()[0] / "wheel-env" / "connect" / "bin" / "python")
     path = os.pathsep.join([str(PAGE.parents[2]), str(link_pyspark(tmp_path / "pyspark"))])
     environ = {**os.environ, "PYSPARK_PYTHON": python, "PYTHONPATH": path, "SPARK_HOME": str(spark_home())}

@@ -1,6 +1,6 @@
-"""The main job runs as a user runs it: it ends with the proof, and fails loudly when it cannot.
+"""The demo command ends with its proof, and fails with a clear error if it cannot.
 
-The query runs in a JVM of its own, which the demo kills and starts again.
+The query runs in a separate JVM, which the demo kills and restarts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def run_demo(directory: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the demo with ``directory`` for its temporary files."""
     directory.mkdir()
     return subprocess.run(
         [*COMMAND, *args],
@@ -40,26 +39,23 @@ def run_demo(directory: Path, *args: str, **env: str) -> subprocess.CompletedPro
 
 
 def figures(output: str) -> dict[str, int]:
-    """Return the numbers of the report by their names."""
     found = re.findall(r"^([a-z][\w /]*?) {2,}([\d,]+)", output, re.MULTILINE)
     return {name: int(number.replace(",", "")) for name, number in found}
 
 
 def check_report(done: subprocess.CompletedProcess[str], kills: int) -> dict[str, int]:
-    """Check what every good run reports."""
     assert done.returncode == 0, done.stdout + done.stderr
     report = figures(done.stdout)
     assert report["rows appended"] == report["rows in the table"] >= 3000 * 8 * 0.9
     assert (report["lost"], report["duplicated"], report["foreign or altered"]) == (0, 0, 0)
     assert report["kills of the query"] == kills
-    # The pinned first batch, and a commit before each kill and after the last.
+    # The pinned first batch, and a commit before each kill and after the last one.
     assert report["commits of the table"] >= kills + 2
     assert len(re.findall(r"kill \d: SIGKILL to the query in the middle of batch", done.stdout)) == kills
     return report
 
 
 def test_nothing_is_lost_or_doubled_and_nothing_stays_behind(tmp_path: Path) -> None:
-    """The demo ends well with the embedded broker and a short time; temporary files are removed."""
     done = run_demo(tmp_path / "tmp", *SHORT, *ONE_KILL)
     report = check_report(done, 1)
     ledger = dict(re.findall(r"^ *(shop/[\w-]+) +([\d,]+)", done.stdout, re.MULTILINE))
@@ -86,7 +82,6 @@ def test_the_same_on_a_real_broker(tmp_path: Path, deployed_broker: DeployedBrok
 
 
 def test_journals_on_a_broker_that_lives_on_are_removed(tmp_path: Path) -> None:
-    """The demo's journals are made under a name of their own, and go with it."""
     with EmbeddedBroker(tmp_path / "broker") as broker, Client(broker.endpoint) as client:
         for _ in range(2):
             with new_journals(client, deployed=True) as names:
@@ -95,7 +90,6 @@ def test_journals_on_a_broker_that_lives_on_are_removed(tmp_path: Path) -> None:
 
 
 def test_a_query_that_dies_by_itself_fails_the_demo_with_its_log(tmp_path: Path) -> None:
-    """Exit code 1, the end of the log, one line that says what happened, and the evidence is kept."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho this machine has no memory left >&2\nexit 1\n")
@@ -118,7 +112,6 @@ def test_a_query_that_dies_by_itself_fails_the_demo_with_its_log(tmp_path: Path)
 def test_what_is_missing_is_said_in_one_line(
     tmp_path: Path, args: list[str], env: dict[str, str], problem: str
 ) -> None:
-    """The command names what is missing before Spark is started."""
     done = run_demo(tmp_path / "tmp", *args, **env)
     assert done.returncode == 1
     assert problem in done.stderr.splitlines()[-1]
@@ -126,7 +119,7 @@ def test_what_is_missing_is_said_in_one_line(
 
 
 def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
-    """``--keep`` wants an empty or new directory."""
+    """``--keep`` requires an empty or new directory."""
     (tmp_path / "mine").write_text("mine")
     done = run_demo(tmp_path / "tmp", "--keep", str(tmp_path))
     assert done.returncode == 2
@@ -135,7 +128,6 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_made_is_wrong_usage(tmp_path: Path) -> None:
-    """One line names it, before anything is started."""
     (tmp_path / "file").write_text("")
     keep = tmp_path / "file" / "kept"
     done = run_demo(tmp_path / "tmp", "--keep", str(keep))
@@ -144,7 +136,6 @@ def test_a_directory_that_cannot_be_made_is_wrong_usage(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_quickstart_ends_with_a_verified_table(tmp_path: Path) -> None:
-    """Everything runs in one command, for the time asked for, and nothing stays behind."""
     command = [sys.executable, "-m", "gazette_spark.cli", "quickstart", "--for", "5s"]
     env = os.environ | {"TMPDIR": str(tmp_path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)

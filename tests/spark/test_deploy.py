@@ -1,4 +1,4 @@
-"""The program of ``deploy/`` streams orders: in this session, and among all that ``compose.yaml`` starts."""
+"""The program of ``deploy/`` streams orders: in the tests' session, and as ``compose.yaml`` starts it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ STREAMED_WITHIN_S = 900
 def test_the_program_fills_a_table(
     spark: SparkSession, embedded_broker: BrokerHandle, fresh_prefix: str, tmp_path: Path
 ) -> None:
-    """Rows go into the table, what does not parse beside it; a lost checkpoint changes nothing."""
     spec = journal_spec(f"{fresh_prefix}orders", labels={"content-type": "application/x-ndjson"})
     with Client(embedded_broker.endpoint) as client:
         client.create_journals(spec)
@@ -60,7 +59,7 @@ def test_the_program_fills_a_table(
 
 @dataclass
 class Composition:
-    """The services of ``compose.yaml`` as processes of this machine, each address on a free port of it."""
+    """The services of ``compose.yaml`` as local processes, with each address mapped to a free port."""
 
     directory: Path
     addresses: dict[str, str] = field(init=False)
@@ -77,11 +76,11 @@ class Composition:
         (self.directory / "data").mkdir()
 
     def here(self, text: str) -> str:
-        """Return a word of a command, or a text, with the addresses and folders of this machine."""
+        """Replace addresses and folders in a word or text by those of this machine."""
         for there, address in self.addresses.items():
             port = there.partition(":")[2]
             text = text.replace(there, address).replace(f"0.0.0.0:{port}", address)
-            # Hosts and ports that stand alone.
+            # Hosts and ports outside of URLs.
             text = re.sub(rf"(?<= ):{port}\b", address, text)
             text = re.sub(rf"(?<=port=){port}$|^{port}$", address.partition(":")[2], text)
         text = re.sub(r"(?<=host=)(broker|orders)$|^master$", "127.0.0.1", text)
@@ -90,7 +89,6 @@ class Composition:
         return re.sub(r"/data\b", str(self.directory / "data"), text)
 
     def environment(self, service: str) -> dict[str, str]:
-        """Return the whole environment of a service."""
         archive = find_archive()
         assert archive is not None
         jars = os.pathsep.join([*archive.jars, *map(str, s3_client_jars()), str(JAR)])
@@ -105,13 +103,12 @@ class Composition:
             "SPARK_DAEMON_MEMORY": "256m",
         }
         inherited = server_environment(sys.executable, archive)
-        # Variables of these names are flags of Gazette's programs.
+        # Gazette's programs read flags from variables with these names.
         flags = ("BROKER_", "ETCD_")
         kept = {name: value for name, value in inherited.items() if not name.startswith(flags)}
         return kept | settings | own
 
     def command(self, service: str) -> list[str]:
-        """Return the command of a service, with the programs of this machine."""
         program, *words = self.services[service]["command"]
         words = [self.here(word) for word in words]
         if program == "sh":
@@ -124,7 +121,6 @@ class Composition:
 
     @contextmanager
     def running(self, service: str, *more: str) -> Iterator[SparkProcess]:
-        """Run a service, with more arguments than its own."""
         number = len(list(self.directory.glob(f"{service}-*")))
         folder = self.directory / f"{service}-{number}"
         folder.mkdir()
@@ -139,7 +135,7 @@ class Composition:
 @pytest.mark.deployed_broker
 @pytest.mark.timeout(1800)
 def test_what_compose_starts_streams_orders_to_a_store(tmp_path: Path) -> None:
-    """Broker, store, cluster, query and lag monitor run by their own command lines, and orders arrive."""
+    """Broker, store, cluster, query and lag monitor run with the command lines of ``compose.yaml``."""
     made = Composition(tmp_path)
     peer = f"http://127.0.0.1:{free_ports(1)[0]}"
     options = ("listen-peer-urls=", "initial-advertise-peer-urls=", "initial-cluster=default=")
@@ -184,7 +180,6 @@ def test_what_compose_starts_streams_orders_to_a_store(tmp_path: Path) -> None:
 
 
 def wait_for_rows(made: Composition, count: int) -> Sequence[Any]:
-    """Return the table's rows once there are so many."""
     environment = made.environment("lag")
     options = {name: value for name, value in environment.items() if name.startswith("AWS_")}
     seen: list[Any] = []

@@ -1,11 +1,10 @@
-"""One program does the same wherever Spark runs, and needs nothing there but the wheel.
+"""One program does the same wherever Spark runs, with only the wheel installed there.
 
-The places: a classic local session, a standalone cluster whose Pythons have the wheel installed, and
-Spark Connect with a thin client. The latter two run in processes of their own, whose Pythons see no
-source tree.
+The places are a classic local session, a standalone cluster whose Pythons have the wheel installed, and Spark
+Connect with a thin client. The latter two run in separate processes, whose Pythons see no source tree.
 
-The broker is a real one that asks for tokens and for certificates, and each place enters it in another way.
-None of the secrets shows anywhere: neither in what the program sees nor in what Spark leaves behind.
+A real broker requires tokens and client certificates, and each place authenticates in a different way. The
+secrets must not show up anywhere: neither in the program's results nor in the files that Spark leaves behind.
 """
 
 from __future__ import annotations
@@ -99,7 +98,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.deployed_broker, pytest.mark.timeout
 
 
 def lines(first: int, count: int) -> bytes:
-    """Return JSON records of some hundred bytes in all."""
     return b"".join(
         b'{"id":%d,"text":"%s"}\n' % (n, b"\xc3\xa4" * (n % 17)) for n in range(first, first + count)
     )
@@ -124,7 +122,6 @@ class Scene:
     MORE = lines(900, 60)
 
     def __post_init__(self) -> None:
-        """Make the journals."""
         self.directory.mkdir()
         assert self.broker.certificates is not None
         self.enter = {**self.broker.certificates.content_options(), "auth.keysSecret": KEYS}
@@ -159,7 +156,6 @@ class Scene:
     def settings(
         self, *, also: Iterable[str], failures: Iterable[str] = everywhere_job.FAILURES, remote: str = ""
     ) -> dict[str, Any]:
-        """Return what the program is told."""
         assert self.broker.certificates is not None
         contents = self.broker.certificates.content_options()
         return {
@@ -179,20 +175,19 @@ class Scene:
         }
 
     def program(self, **told: Any) -> list[Path]:
-        """Return the program, copied, as Python looks for modules beside a script, and its settings."""
+        """Return its settings, and a copy of the program: Python imports modules from a script's folder."""
         settings = self.directory / "settings.json"
         settings.write_text(json.dumps(self.settings(**told)))
         return [Path(shutil.copy(JOB, self.directory / "program.py")), settings]
 
     def result(self) -> dict[str, Any]:
-        """Return what the program saw."""
         seen: dict[str, Any] = json.loads((self.directory / "result.json").read_text())
         return seen
 
     def enter_by_files(self) -> None:
-        """Have queries enter by a token and certificates in files, named relative to the driver's directory.
+        """Use a token and certificates in files, named relative to the driver's directory.
 
-        Executors work in other directories, where nothing has these names.
+        Executors run in other directories, where these names do not exist.
         """
         made = self.broker.certificates
         assert made is not None
@@ -207,7 +202,7 @@ class Scene:
         }
 
     def check_secrets(self, seen: dict[str, Any], *folders: Path) -> None:
-        """Check that no secret shows in what was seen, nor in the files of these folders and the scene's."""
+        """Check that no secret is in the results, nor in the files of these folders and the scene's."""
         assert (len(seen["shown"]), len(seen["progress"]) > 6) == (6, True)
         for secret in (*SECRETS, "Y2FuYXJ5LXN0cmFuZ2U="):
             assert secret not in json.dumps(seen)
@@ -224,7 +219,6 @@ class Scene:
         assert leaks == []
 
     def check(self, seen: dict[str, Any]) -> None:
-        """Check every row of the batch reads, the table and its ledger."""
         assert seen["written"] == sorted(f"row {number}" for number in range(20))
         streamed, at_once = seen["messages"]
         assert streamed == at_once
@@ -246,7 +240,6 @@ class Scene:
         assert verdict.exact, verdict
 
     def check_the_rest(self, seen: dict[str, Any]) -> None:
-        """Check typed rows of all there is, a conflict of two writers, and the table of the sink's format."""
         truth = dict(self.content)
         truth[self.prefix + "main/a"] += self.MORE
         assert seen["typed"] == sorted(
@@ -260,7 +253,6 @@ class Scene:
         )
 
     def check_choices(self, seen: dict[str, Any]) -> None:
-        """Check the tables of the sink's options."""
         truth = dict(self.content)
         truth[self.prefix + "main/a"] += self.MORE
         records = [json.loads(value) for _, _, value in raw_rows(truth)]
@@ -274,7 +266,7 @@ class Scene:
         assert seen["lag"] == 0
 
     def errors(self, seen: dict[str, Any]) -> dict[str, str]:
-        """Return our line of each error, with the run's own names taken out."""
+        """Return our line of each error, with the names of this run removed."""
         found = {}
         for name, text in seen["errors"].items():
             ours = OUR_ERROR.findall(text)
@@ -284,9 +276,9 @@ class Scene:
 
 
 def conf(archive: ClassArchive | None, warehouse: Path, *, compiles: bool) -> dict[str, str]:
-    """Return the settings of a session with Delta on a machine with little to give.
+    """Return the settings of a session with Delta on a small machine.
 
-    Compiling queries over a few rows takes half the time of a program.
+    Code generation for queries over few rows takes half the time of a program.
     """
     options = java_options(archive)
     settings = {f"spark.{role}.extraJavaOptions": options for role in ("driver", "executor")}
@@ -296,7 +288,6 @@ def conf(archive: ClassArchive | None, warehouse: Path, *, compiles: bool) -> di
 
 
 def raw_rows(content: dict[str, bytes]) -> list[list[Any]]:
-    """Return journal, offset and value of each record."""
     return sorted(
         [journal, offset, value.decode()]
         for journal, held in content.items()
@@ -306,26 +297,24 @@ def raw_rows(content: dict[str, bytes]) -> list[list[Any]]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for all of this file."""
     return tmp_path_factory.mktemp("everywhere")
 
 
 @pytest.fixture(scope="module")
 def secured(root: Path) -> Iterator[BrokerHandle]:
-    """A real broker that takes nobody without a certificate and a token."""
+    """A real broker that requires client certificates and tokens."""
     with secured_broker(root / "broker") as broker:
         yield broker
 
 
 @pytest.fixture
 def scene(secured: BrokerHandle, root: Path, request: pytest.FixtureRequest) -> Scene:
-    """Journals and a directory of the test's own."""
     name = re.sub(r"\W+", "-", request.node.name).strip("-")
     return Scene(secured, f"{name}/", root / name)
 
 
 class Pythons:
-    """Interpreters made for this file: third-party packages from ``tests/wheel_env.sh``, and the wheel."""
+    """Interpreters for this file: third-party packages from ``tests/wheel_env.sh``, and the wheel."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -335,13 +324,12 @@ class Pythons:
 
     @cached_property
     def wheel(self) -> Path:
-        """The project's wheel."""
         return build_wheel(self._directory)
 
     def make(self, packages: str) -> Path:
-        """Return a Python with the packages of that environment, the wheel, and Spark's PySpark.
+        """Return a Python with that environment's packages, the wheel, and Spark's PySpark.
 
-        It is the command by which workers import a compiled PySpark.
+        The path is that of the command by which workers import a compiled PySpark.
         """
         made = self._directory / packages
         command = made / "bin" / COMMAND
@@ -350,7 +338,7 @@ class Pythons:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True, timeout=60)
         (site,) = made.glob("lib/python*/site-packages")
         (shared,) = (self._packages / packages).glob("lib/python*/site-packages")
-        # A folder named in a .pth file is searched, but its own .pth files are not read.
+        # Python adds a folder named in a .pth file to its path, but does not read that folder's .pth files.
         (site / "shared.pth").write_text(f"{shared}\n{link_pyspark(made / 'pyspark')}\n")
         python = made / "bin" / "python"
         pip = [sys.executable, "-m", "pip", "--python", str(python)]
@@ -369,13 +357,12 @@ def pythons(root: Path) -> Pythons:
 
 @pytest.fixture(scope="module")
 def executor_python(pythons: Pythons) -> Path:
-    """A Python with the wheel and what the wheel asks for; no pyspark, no pandas, no Delta."""
+    """A Python with only the wheel and its dependencies: without pyspark, pandas and Delta."""
     return pythons.make("run")
 
 
 @pytest.fixture(scope="module")
 def cluster(root: Path, executor_python: Path) -> Iterator[StandaloneCluster]:
-    """A standalone cluster of a master and two workers."""
     directory = root / "cluster"
     directory.mkdir()
     with StandaloneCluster(directory, python=executor_python, archive=find_archive()) as made:
@@ -386,9 +373,9 @@ def cluster(root: Path, executor_python: Path) -> Iterator[StandaloneCluster]:
 def classic_errors(
     spark: SparkSession, secured: BrokerHandle, root: Path, request: pytest.FixtureRequest
 ) -> dict[str, str]:
-    """What a classic local session says to each slip."""
+    """The errors of a classic local session for each mistake."""
     scene = Scene(secured, "classic/", root / "classic")
-    # The other tests of Spark show in every run that a classic session reads typed rows and sees conflicts.
+    # Other Spark tests show in every run that a classic session reads typed rows and detects conflicts.
     whole = request.config.getoption("--soak")
     seen = everywhere_job.observe(spark, scene.settings(also=REST if whole else ()))
     scene.check(seen)
@@ -405,7 +392,6 @@ def submit(
     executors: Path,
     **told: Collection[str],
 ) -> None:
-    """Run the program on the cluster with ``spark-submit``."""
     archive = find_archive()
     env = server_environment(executors, archive)
     events = scene.directory / "events"
@@ -433,7 +419,7 @@ def submit(
 
 
 def assert_only_from(home: Path, seen: dict[str, Any]) -> None:
-    """Check that a Python has the package from below ``home`` and could have it from nowhere else."""
+    """Check that a Python imports the package from below ``home``, and has no other copy on its path."""
     files, path = (
         [Path(os.path.normpath(Path(seen["cwd"], entry))) for entry in seen[what]]
         for what in ("files", "path")
@@ -444,7 +430,7 @@ def assert_only_from(home: Path, seen: dict[str, Any]) -> None:
 
 
 def test_classic_errors_name_what_is_wrong(classic_errors: dict[str, str]) -> None:
-    """The text that the other places are held against names option, journal and offset."""
+    """The errors that other places are compared with name option, journal and offset."""
     offset = len(lines(0, 3))
     assert classic_errors["unknown_option"].startswith("OptionError: option 'startingofsets'")
     assert "'maxBytesPerTrigger': got \"much\"" in classic_errors["bad_value"]
@@ -455,17 +441,17 @@ def test_classic_errors_name_what_is_wrong(classic_errors: dict[str, str]) -> No
     assert "the batch overlaps the table" in classic_errors["table_of_another_query"]
 
 
-@pytest.mark.soak  # In every run Spark Connect runs from the wheel in an environment of its own, too.
+@pytest.mark.soak  # In every run Spark Connect also runs from the wheel in a separate environment.
 def test_a_standalone_cluster_whose_executors_have_the_wheel(
     scene: Scene,
     cluster: StandaloneCluster,
     pythons: Pythons,
     classic_errors: dict[str, str],
 ) -> None:
-    """Batch, stream, table and errors are those of a local session; both executors work; no source tree.
+    """Batch, stream, table and errors equal those of a local session, and both executors take part.
 
-    The driver has the files of a token and of certificates, the executors have none. A stream outlives the
-    token that it began with. Tasks that fail, and those that get speculative copies, write each row once.
+    Only the driver has the files of the token and the certificates. A stream outlives its first token.
+    Failing tasks, and tasks with speculative copies, write each row once.
     """
     scene.enter_by_files()
     driver, executors = pythons.make("connect"), pythons.make("run")
@@ -491,7 +477,7 @@ def test_a_standalone_cluster_whose_executors_have_the_wheel(
 
 
 def closed_windows(rows: Iterable[list[Any]]) -> list[list[Any]]:
-    """Return the windows of raw rows that end where the last row's time is or before: the watermark's."""
+    """Return the windows of raw rows that end no later than the last row's time, the watermark."""
     places = [(journal, offset // everywhere_job.WINDOW) for journal, offset, _ in rows]
     last = max(offset for _, offset, _ in rows)
     found = [
@@ -505,7 +491,6 @@ def closed_windows(rows: Iterable[list[Any]]) -> list[list[Any]]:
 
 @pytest.mark.parametrize("whole", WHOLE)
 def test_spark_connect(whole: bool, scene: Scene, pythons: Pythons, classic_errors: dict[str, str]) -> None:
-    """A client without a JVM does all a classic session does, and gets the errors' whole text."""
     python = pythons.make("connect")
     directory = scene.directory / "server"
     directory.mkdir()

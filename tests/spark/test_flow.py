@@ -1,7 +1,8 @@
-"""A collection of Estuary Flow, read through a stand-in for its control plane and brokers that ask for keys.
+"""A collection of Estuary Flow, read from a stand-in control plane and a broker that requires keys.
 
-A table of the collection is kept by key, and the query outlives the tokens of its broker. In every run,
-``tests/unit/planning/test_collection_tokens.py`` guards the tokens, ``tests/unit/test_flow.py`` the columns.
+A table of the collection is kept by key, and the query outlives its broker tokens. In every run,
+``tests/unit/planning/test_collection_tokens.py`` tests the tokens and ``tests/unit/test_flow.py`` the
+columns.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ SPEC = {
 
 
 class Change(Document):
-    """A document of a capture of changes."""
+    """A document of a change capture."""
 
     def __bytes__(self) -> bytes:
         return json.dumps(
@@ -55,19 +56,17 @@ class Change(Document):
 
 
 def change(op: str, customer: int, number: int, state: str) -> Change:
-    """Return a document."""
     return Change({"customer": {"id": customer}, "number": number, "state": state, "_meta": {"op": op}})
 
 
 @dataclass
 class Collection:
-    """The collection, where it is and who may read it."""
+    """The collection, its location, and access to it."""
 
     plane: ControlPlane
     client: Client
 
     def publish(self, *changes: Change) -> None:
-        """Write documents as one transaction, as Flow does."""
         with AppendService(self.client, timeout_s=30) as service:
             publisher = Publisher(service)
             for document in changes:
@@ -76,7 +75,7 @@ class Collection:
                 service.append(intent.journal, intent.intent)
 
     def refuses(self, token: str) -> bool:
-        """Tell whether the broker takes a token no more."""
+        """Return whether the broker no longer accepts a token."""
         with Client(self.client.endpoint, token=token, timeout_s=10) as stranger:
             try:
                 stranger.list_journals("name=no/such")
@@ -87,7 +86,7 @@ class Collection:
 
 @pytest.fixture(params=["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)])
 def collection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Collection]:
-    """Run a broker that asks for tokens, and a control plane that gives them for four seconds."""
+    """Run a broker that requires tokens, and a control plane whose tokens are valid for four seconds."""
     directory = tmp_path / "broker"
     made = EmbeddedBroker(directory, auth_keys=KEYS) if request.param == "embedded" else None
     with (
@@ -107,7 +106,7 @@ def collection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Colle
 def test_a_collection_becomes_a_table_of_its_keys(
     spark: SparkSession, collection: Collection, tmp_path: Path
 ) -> None:
-    """Only committed documents count, the last of each key, and none that was deleted."""
+    """Only committed documents count: the last one of each key, unless it is deleted."""
     orders = FlowCollection.from_spec("acmeCo/orders", SPEC)
     reader = spark.readStream.format("gazette").schema(orders.schema).option("collection", orders.name)
     reader = reader.option("controlPlane", collection.plane.url).option("auth.token", USER_TOKEN)

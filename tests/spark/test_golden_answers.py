@@ -1,4 +1,4 @@
-"""The golden answers for CSV and JSON are still Spark's, and ours are Spark's for records drawn in each run.
+"""The golden CSV and JSON answers still match Spark, and so do our answers for newly drawn records.
 
 ``python -m tests.rig.golden_answers`` writes the files again.
 """
@@ -23,7 +23,7 @@ DRAWN_LINES = 400
 
 @pytest.fixture
 def seed() -> int:
-    """A seed that a failure shows."""
+    """A seed that a failure prints."""
     found = random.SystemRandom().randrange(2**32)
     print(f"seed {found}")  # noqa: T201 - Beside the failure.
     return found
@@ -31,7 +31,6 @@ def seed() -> int:
 
 @pytest.mark.parametrize("name", ["csv", "json"])
 def test_the_files_hold_what_spark_answers(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """Every question of the file is asked, and the text of the file is the same, Spark's version included."""
     wanted = text_of(spark, name, tmp_path).splitlines()
     held = golden_path(name).read_text().splitlines()
     changed = [f"{at}: {line}" for at, line in enumerate(wanted, 1) if at > len(held) or held[at - 1] != line]
@@ -39,7 +38,6 @@ def test_the_files_hold_what_spark_answers(spark: SparkSession, tmp_path: Path, 
 
 
 def test_drawn_fields_of_csv_are_sparks(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Fields that no file holds have Spark's values in every type."""
     question = csv_questions.fields(seed, DRAWN_TEXTS)
     answers = ask(spark, question, tmp_path)
     wrong = [
@@ -52,21 +50,19 @@ def test_drawn_fields_of_csv_are_sparks(spark: SparkSession, tmp_path: Path, see
 
 
 def test_drawn_rows_of_json_are_sparks(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Lines and types that no file holds give Spark's rows, but for the listed differences."""
     question = json_questions.rows_question(seed, DRAWN_LINES)
     wrong = list(json_questions.wrong_rows(question, ask(spark, question, tmp_path), set()))
     assert not wrong, "\n".join([f"{len(wrong)} rows", *wrong[:40]])
 
 
 def test_drawn_files_of_json_are_sparks(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Strings that no golden file holds are those of ``read.json``."""
+    """Strings that no golden file has must match ``read.json``."""
     question = json_questions.file_question(seed, DRAWN_LINES)
     wrong = list(json_questions.wrong_file_rows(question, ask(spark, question, tmp_path)))
     assert not wrong, "\n".join([f"{len(wrong)} rows", *wrong[:40]])
 
 
 def test_drawn_types_of_json_are_sparks(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Groups of records that no file holds have Spark's type."""
     question = json_questions.types_question(seed, count=200)
     wrong = list(json_questions.wrong_types(question, ask(spark, question, tmp_path)))
     assert not wrong, "\n".join([f"{len(wrong)} rows", *wrong[:40]])

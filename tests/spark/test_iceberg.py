@@ -1,6 +1,6 @@
-"""Iceberg tables in Spark: the lanes leave the rows of the Delta table, whatever is lost in between.
+"""Iceberg tables in Spark: each lane leaves the rows of the Delta table, also after a loss of state.
 
-What a crash, a rollback or a second writer does, ``tests/unit/iceberg`` says without Spark.
+Crashes, rollbacks and second writers are tested without Spark, in ``tests/unit/iceberg``.
 """
 
 from __future__ import annotations
@@ -21,24 +21,22 @@ from tests.spark.source_queries import QUERY_TIMEOUT_S
 from tests.spark.test_delta_format import forget_commit
 from tests.spark.test_ingest import EVENT, Lanes, append, journals, lanes
 
-__all__ = ["journals", "lanes"]  # Fixtures of the direct lane's tests: the tables have to be equal.
+__all__ = ["journals", "lanes"]  # Fixtures of the direct lane's tests, because the tables must be equal.
 
 
 class IcebergLanes:
-    """The query of the direct lane's tests, into tables of a catalog."""
+    """The query of the direct lane's tests, writing to tables of a catalog."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self.properties = catalog_properties(lanes.root / "iceberg")
 
     def sink(self, name: str, **options: Any) -> IcebergSink:
-        """Return a sink of a table."""
         return IcebergSink(
             "orders", table=f"shop.{name}", catalog="prod", properties=self.properties, **options
         )
 
     def ingest(self, name: str, **options: Any) -> Path:
-        """Run the query to the journals' ends; return its checkpoint."""
         checkpoint = self.lanes.root / f"iceberg-{name}-checkpoint"
         sink = self.sink(name, **options)
         reader = sink.resume(self.lanes.reader(maxBytesPerTrigger=16000))
@@ -47,7 +45,6 @@ class IcebergLanes:
         return checkpoint
 
     def write(self, rows: DataFrame, name: str, **options: str) -> Path:
-        """Write a stream through the format."""
         checkpoint = self.lanes.root / f"iceberg-{name}-checkpoint"
         writer = rows.writeStream.format("gazette_iceberg").options(
             appId="orders",
@@ -62,18 +59,16 @@ class IcebergLanes:
         return checkpoint
 
     def table(self, name: str) -> pa.Table:
-        """Return a table's rows in order."""
         table = open_catalog("prod", self.properties).load_table(f"shop.{name}").scan().to_arrow()
         return table.sort_by([("_journal", "ascending"), ("_offset", "ascending")])
 
     def delta_rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the rows of a Delta table in order, in Python's types."""
         rows = self.lanes.spark.read.format("delta").load(str(self.lanes.root / name))
         return list(rows.orderBy("_journal", "_offset").toArrow().to_pylist())
 
 
 def plain(row: dict[str, Any]) -> str:
-    """Return a row for a comparison: columns by name, instants in UTC, maps as pairs, no NaN that differs."""
+    """Normalize a row to compare: columns by name, instants in UTC, maps as pairs, and equal NaNs."""
     return repr({name: _plain(value) for name, value in sorted(row.items())})
 
 
@@ -89,12 +84,10 @@ def _plain(value: Any) -> Any:
 
 @pytest.fixture
 def tables(lanes: Lanes) -> IcebergLanes:
-    """The catalog."""
     return IcebergLanes(lanes)
 
 
 def test_both_lanes_fill_one_table(tables: IcebergLanes) -> None:
-    """In turns, on one checkpoint; a batch whose record Spark has lost runs again."""
     checkpoint = tables.ingest("orders")
     forget_commit(checkpoint)
     append(tables.lanes.journals, 40, 50)
@@ -107,7 +100,6 @@ def test_both_lanes_fill_one_table(tables: IcebergLanes) -> None:
 
 @pytest.mark.soak
 def test_both_lanes_leave_the_rows_of_the_delta_table(tables: IcebergLanes) -> None:
-    """Every type, partitions, the lanes in turns on one checkpoint, and batches that run again."""
     lanes = tables.lanes
     checkpoint = tables.ingest("orders", partition_by=["ok", "day(at)"])
     forget_commit(checkpoint)
@@ -127,7 +119,6 @@ def test_both_lanes_leave_the_rows_of_the_delta_table(tables: IcebergLanes) -> N
 
 @pytest.mark.soak
 def test_a_batch_fills_a_table_that_a_stream_continues(tables: IcebergLanes) -> None:
-    """In steps; a second run finds nothing, and the stream goes on at the end."""
     lanes, sink = tables.lanes, tables.sink("filled", target_file_bytes=4000)
     options = {
         "brokerAddress": lanes.journals.broker.endpoint,
@@ -144,7 +135,6 @@ def test_a_batch_fills_a_table_that_a_stream_continues(tables: IcebergLanes) -> 
 
 @pytest.mark.soak
 def test_a_query_that_lost_its_checkpoint_resumes(tables: IcebergLanes) -> None:
-    """It begins at the table's end, and so it does after a rollback."""
     checkpoint = tables.ingest("resumed")
     append(tables.lanes.journals, 40, 50)
     shutil.rmtree(checkpoint)
@@ -162,7 +152,6 @@ def test_a_query_that_lost_its_checkpoint_resumes(tables: IcebergLanes) -> None:
 
 
 def test_what_the_sink_does_not_do(spark: SparkSession, tmp_path: Path) -> None:
-    """Rows that Spark has, credentials of deltalake: the error names the way."""
     sink = IcebergSink("orders", table="shop.orders", catalog="prod", properties=catalog_properties(tmp_path))
     rate = spark.readStream.format("rate").load()
     with pytest.raises(OptionError, match="gazette_iceberg"):

@@ -1,4 +1,4 @@
-"""Other engines read from an Iceberg table what Spark reads from the Delta table, and maintain it.
+"""Other engines read the same rows from an Iceberg table as Spark from the Delta table, and maintain it.
 
 ``make iceberg-env`` and ``make spark-env`` fetch the engines. The catalog is a REST catalog.
 """
@@ -45,7 +45,6 @@ connection.execute(f"COPY ({rows}) TO '{sys.argv[2]}' (FORMAT parquet)")
 
 
 def run(environment: str, made_by: str, *command: str | Path) -> None:
-    """Run a program in an environment of the soak."""
     python = cache_folders()[0] / environment / "bin" / "python"
     if not python.exists():
         pytest.fail(f"the environment {environment} is missing: run `make {made_by}`")
@@ -61,14 +60,12 @@ def run(environment: str, made_by: str, *command: str | Path) -> None:
 
 
 def rows_of(table: pa.Table) -> list[str]:
-    """Return rows for a comparison."""
     return [plain(row) for row in table.to_pylist()]
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1500)
 def test_other_engines_read_the_rows_of_the_delta_table(lanes: Lanes, tmp_path: Path) -> None:
-    """All types, and partitions. Then Spark rewrites files, expires snapshots, and the stream continues."""
     lanes.run("delta", "direct")
     tables = IcebergLanes(lanes)
     with running_rest_catalog(tmp_path / "catalog") as tables.properties:

@@ -1,4 +1,4 @@
-"""The direct lane leaves the tables that the sink leaves, on the same ledger, whatever comes between."""
+"""The direct lane writes the same tables as the sink, on the same ledger, in any interleaving."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVENT = (
 
 
 def event(number: int) -> dict[str, Any]:
-    """Return a record with a value for each column, some of them missing, long or odd."""
+    """Return a record with a value for each column, some of them missing, long or unusual."""
     return {
         "id": number,
         "day": f"2026-{1 + number % 12:02}-0{1 + number % 9}",
@@ -60,7 +60,6 @@ def event(number: int) -> dict[str, Any]:
 
 @pytest.fixture
 def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
-    """Two journals with events."""
     made = Journals(spark, broker, client, fresh_prefix)
     made.create("a", "b")
     append(made, 0, 40)
@@ -68,7 +67,6 @@ def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_pr
 
 
 def append(journals: Journals, first: int, end: int) -> None:
-    """Append events to both journals in turn."""
     for short, rest in (("a", 0), ("b", 1)):
         lines = [json.dumps(event(n)).encode() + b"\n" for n in range(first, end) if n % 2 == rest]
         journals.append(short, b"".join(lines))
@@ -78,7 +76,7 @@ Lane = Literal["auto", "spark", "direct"]
 
 
 class Lanes:
-    """One query, into a table by each lane."""
+    """One query, with a table for each lane."""
 
     def __init__(self, journals: Journals, root: Path) -> None:
         self.journals = journals
@@ -86,11 +84,9 @@ class Lanes:
         self.root = root
 
     def sink(self, name: str, **options: Any) -> DeltaSink:
-        """Return a sink of a table."""
         return DeltaSink("orders", path=str(self.root / name), **options)
 
     def reader(self, **options: Any) -> Any:
-        """Return the reader, not loaded."""
         reader = self.spark.readStream.format("gazette").schema(EVENT)
         return reader.options(
             brokerAddress=self.journals.broker.endpoint,
@@ -101,7 +97,6 @@ class Lanes:
         )
 
     def run(self, name: str, lane: Lane, *, checkpoint: str | None = None, **options: Any) -> None:
-        """Run the query to the journals' ends."""
         sink, root = self.sink(name, **options), str(self.root / (checkpoint or f"{name}-checkpoint"))
         reader = self.reader(maxBytesPerTrigger=16000)
         if lane == "direct":
@@ -112,12 +107,11 @@ class Lanes:
         assert query.awaitTermination(QUERY_TIMEOUT_S)
 
     def table(self, name: str) -> DataFrame:
-        """Return the rows of a table, as texts: maps cannot be compared."""
+        """Return the rows of a table as texts, because maps cannot be compared."""
         rows = self.spark.read.format("delta").load(str(self.root / name))
         return rows.withColumn("counts", rows.counts.cast("string"))
 
     def assert_equal(self, one: str, other: str) -> None:
-        """Compare the tables' columns and rows."""
         describe = "DESCRIBE TABLE delta.`{}`"
         kinds = [self.spark.sql(describe.format(self.root / name)).collect() for name in (one, other)]
         assert kinds[0] == kinds[1]
@@ -127,14 +121,13 @@ class Lanes:
 
 @pytest.fixture
 def lanes(journals: Journals, tmp_path: Path) -> Lanes:
-    """The journals' query."""
     return Lanes(journals, tmp_path)
 
 
 def test_a_bare_stream_takes_the_direct_lane_by_itself(
     lanes: Lanes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A table or a query that needs Spark's writer gets it, and the log says why; the rows are the same."""
+    """Tables and queries that need Spark's writer fall back to it, and the log says why."""
 
     def taken(name: str) -> str:
         caplog.clear()
@@ -154,7 +147,7 @@ def test_a_bare_stream_takes_the_direct_lane_by_itself(
 
 
 def test_a_table_whose_making_was_killed_is_made(lanes: Lanes) -> None:
-    """Delta takes a log without a commit for a table, and so it does files without a log: it makes none."""
+    """Delta treats a log without a commit, and files without a log, as a table and does not create one."""
     log = lanes.root / "table" / "_delta_log"
     log.mkdir(parents=True)
     (log / ".00000000000000000000.json.5f1c.tmp").write_text("{")
@@ -164,7 +157,6 @@ def test_a_table_whose_making_was_killed_is_made(lanes: Lanes) -> None:
 
 
 def test_the_direct_lane_is_refused_to_rows_that_are_transformed(lanes: Lanes) -> None:
-    """Asked for, it takes no query whose rows Spark makes; nor is there a third lane."""
     rows = lanes.reader().load().where("id >= 0")
     start = partial(lanes.sink("table").start, rows, checkpoint=str(lanes.root / "checkpoint"))
     with pytest.raises(OptionError, match=r"'lane': got direct, of a stream with transformations"):
@@ -175,7 +167,6 @@ def test_the_direct_lane_is_refused_to_rows_that_are_transformed(lanes: Lanes) -
 
 
 def test_both_lanes_leave_the_same_table(lanes: Lanes) -> None:
-    """Every type, with partitions: equal columns and rows, also under filters that skip files."""
     new = NewTable(partition_by=["ok", "day"])
     lanes.run("spark", "spark", new_table=new)
     lanes.run("direct", "direct", new_table=new)
@@ -210,7 +201,7 @@ def test_both_lanes_leave_the_same_table(lanes: Lanes) -> None:
 
 
 def partition_values(table: Path) -> set[str]:
-    """Return the values of a table's partitions, as its log has them."""
+    """Return the values of a table's partitions, as its log records them."""
     logs = (path.read_text().splitlines() for path in (table / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for lines in logs for line in lines]
     return {json.dumps(each["add"]["partitionValues"], sort_keys=True) for each in actions if "add" in each}
@@ -232,7 +223,7 @@ EXTREMES: tuple[dict[str, Any], ...] = (
 
 
 def test_both_lanes_write_extreme_values_alike(lanes: Lanes) -> None:
-    """As values of partitions, and as others: the tables are equal, and deltalake opens both."""
+    """The values include partition values; deltalake must be able to open both tables."""
     lines = [json.dumps(event(100 + n) | each) + "\n" for n, each in enumerate(EXTREMES)]
     lanes.journals.append("a", "".join(lines).encode())
     for lane in ("spark", "direct"):
@@ -242,7 +233,7 @@ def test_both_lanes_write_extreme_values_alike(lanes: Lanes) -> None:
     assert written == expected
     assert lanes.table("direct").where("day > '9999-12-31' OR day < '0001-01-01'").count() == 3
     assert lanes.table("direct").where("at > '9999-12-31T23:59:59.9999995Z' OR id = 101").count() == 2
-    # Spark takes ancient times by the Julian calendar unless a file names Spark as its writer.
+    # Spark applies the Julian calendar to ancient times unless a file names Spark as its writer.
     with session_settings(lanes.spark, {"spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY"}):
         lanes.assert_equal("spark", "direct")
 
@@ -251,13 +242,11 @@ STEPS = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
 
 
 def die(point: str) -> None:
-    """End as a failpoint does."""
     raise FailpointError(point)
 
 
-@pytest.mark.soak  # The kind `direct` of test_crashes comes by these points in every run.
+@pytest.mark.soak  # The kind `direct` of test_crashes reaches these points in every run.
 def test_a_crash_between_the_steps_of_a_batch_changes_nothing(lanes: Lanes) -> None:
-    """The batch that failed is written once, by the run before or by the run after, by either lane."""
     lanes.run("direct", "direct")
     for number, point in enumerate(STEPS):
         append(lanes.journals, 40 + 4 * number, 44 + 4 * number)
@@ -270,7 +259,7 @@ def test_a_crash_between_the_steps_of_a_batch_changes_nothing(lanes: Lanes) -> N
 
 @pytest.mark.soak  # The kind `direct` of test_crashes has a zombie in every run.
 def test_another_lane_fences_a_writer_that_has_decided(lanes: Lanes) -> None:
-    """A copy of the query writes the batch by the other lane between decision and commit: the first stops."""
+    """A copy of the query commits the batch by the other lane after the decision; the first one stops."""
     lanes.run("direct", "direct")
     turns: list[tuple[Lane, Lane]] = [("direct", "spark"), ("spark", "direct")]
     for number, (first, second) in enumerate(turns):
@@ -294,7 +283,6 @@ def test_another_lane_fences_a_writer_that_has_decided(lanes: Lanes) -> None:
 
 
 def test_a_backfill_joins_a_stream(lanes: Lanes) -> None:
-    """The batch takes what is there, the stream goes on from its end, by either lane."""
     options = {
         "brokerAddress": lanes.journals.broker.endpoint,
         "path": lanes.journals.prefix,
@@ -313,7 +301,6 @@ def test_a_backfill_joins_a_stream(lanes: Lanes) -> None:
 
 
 def test_what_the_lane_does_not_do_is_refused_by_name(lanes: Lanes) -> None:
-    """Options, columns and tables: each error names the thing and the way out; nothing is written."""
     for options in ({"upsert": Upsert(["id"])}, {"audit": True}, {"on_overlap": "trim"}):
         with pytest.raises(OptionError, match=f"{next(iter(options))}.*lane='spark'"):
             lanes.run("t", "direct", **options)
@@ -342,7 +329,6 @@ def test_what_the_lane_does_not_do_is_refused_by_name(lanes: Lanes) -> None:
 
 
 def test_a_null_where_the_table_takes_none_ends_the_query(lanes: Lanes) -> None:
-    """The error names column, journal and range; the table keeps its entry."""
     new = NewTable(EVENT.replace("text STRING", "text STRING NOT NULL"))
     with pytest.raises(StreamingQueryException, match=r"column text is NOT NULL, but .* journal="):
         lanes.run("direct", "direct", new_table=new)
@@ -353,7 +339,7 @@ def test_a_null_where_the_table_takes_none_ends_the_query(lanes: Lanes) -> None:
 def test_a_table_in_an_object_store(
     journals: Journals, object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks put files, the driver commits, crashed batches included; the other lane leaves the same rows.
+    """Tasks put files and the driver commits, also after crashes; the other lane leaves the same rows.
 
     Spark reads the table's objects as files.
     """
@@ -398,7 +384,6 @@ def test_a_table_in_an_object_store(
 
 @pytest.mark.soak
 def test_an_idle_query_keeps_its_ledger(lanes: Lanes) -> None:
-    """Its newest entry is committed again by the same lane, without rows; then the query goes on."""
     sink = lanes.sink("direct")
     sink._heartbeat = Heartbeat(0.5)
     query = ingest(

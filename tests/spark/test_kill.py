@@ -1,8 +1,8 @@
-"""SIGKILL at exact steps of a batch and at random moments: the table loses nothing and doubles nothing.
+"""SIGKILL at exact steps of a batch and at random moments: the table loses and duplicates nothing.
 
-Most tests of this file kill drivers that fill one growing table from the same journals, while a writer
-keeps appending; each leaves it to the next as it lies. The broker lives in the test process. A kill costs
-one JVM: the session of the tests is what goes on after it. The next drivers get ready while one runs.
+Most tests of this file kill drivers that fill one growing table from the same journals, while a writer keeps
+appending; each test leaves the table to the next one as it is. The broker lives in the test process. A kill
+costs one JVM: afterwards, the tests' session continues the query. The next drivers get ready while one runs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class Writer(threading.Thread):
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Append until stopped."""
         rng = random.Random(SEED)
         number = 0
         try:
@@ -84,24 +83,22 @@ class Writer(threading.Thread):
             raise
 
     def _append(self, client: Client, journal: str, content: bytes) -> None:
-        """Append, or leave it; the head tells whether an append landed whose answer did not arrive."""
+        """Append. After an append without a response, the write head reveals whether it succeeded."""
         with self._lock:
             begin = len(self._content[journal])
             try:
                 client.append(journal, content, offset=begin)
             except (BrokerError, UnavailableError):
-                # A machine that is busy can stall a client for longer than the broker waits.
+                # A busy machine can stall a client for longer than the broker waits.
                 if client.write_head(journal) == begin:
                     return
             self._content[journal] += content
 
     def truth(self) -> dict[str, bytes]:
-        """All bytes appended so far."""
         with self._lock:
             return {journal: bytes(content) for journal, content in self._content.items()}
 
     def stop(self) -> None:
-        """Stop appending."""
         self._stopped.set()
         if self.is_alive():
             self.join(60)
@@ -110,7 +107,7 @@ class Writer(threading.Thread):
 
 @dataclass
 class Rig:
-    """Journals that grow, a table, a query checkpoint, and the drivers that die on them."""
+    """Growing journals, a table, a query checkpoint, and the drivers that are killed."""
 
     root: Path
     writer: Writer
@@ -120,51 +117,43 @@ class Rig:
 
     @property
     def table(self) -> Path:
-        """The table's directory."""
         return self.root / "table"
 
     @property
     def checkpoint(self) -> Path:
-        """The query checkpoint."""
         return self.root / "checkpoint"
 
     def command(self) -> dict[str, str]:
-        """What a driver has to know."""
         return {"table": str(self.table), "checkpoint": str(self.checkpoint)}
 
     def versions(self) -> list[Version]:
-        """All versions of the table."""
         return list(read_versions(self.table, APP_ID))
 
     def in_table(self) -> int:
-        """Newest batch in the table, -1 if there is none."""
         entry = versions[-1].entry if (versions := self.versions()) else None
         return entry.batch_id if entry else -1
 
     def planned(self) -> int:
-        """Newest batch in the query checkpoint."""
+        """Return the newest batch in the query checkpoint."""
         return newest(self.checkpoint / "offsets")
 
     def done(self) -> int:
-        """Newest batch Spark knows is done."""
         return newest(self.checkpoint / "commits")
 
     def has_more_than(self, versions: int) -> Callable[[], bool]:
-        """Whether the table has got another version."""
         return lambda: len(list((self.table / "_delta_log").glob("*.json"))) > versions
 
     def run_until_it_dies(self, point: str) -> None:
-        """Run a driver that is killed when it comes by a point for the second time."""
+        """Run a driver that is killed when it reaches the point for the second time."""
         command = command_to_die(BY_NAME[point], 2)
         with self.children.start(until="killed", **self.command(), **command) as child:
             assert child.wait(START_WITHIN_S) == -9, child.log_end()
 
     def recover(self, **command: Any) -> None:
-        """Have the session of the tests go on, up to the journals' present ends."""
         recover(self.spark, self.query.settings(), {**self.command(), **command})
 
     def run_and_kill(self, rng: random.Random) -> None:
-        """Run a driver and kill it, while it starts its query or within a few batches."""
+        """Run a driver and kill it while it starts its query or within a few batches."""
         versions = len(self.versions())
         with self.children.start(until="killed", **self.command()) as child:
             if rng.random() < 0.6:
@@ -173,7 +162,6 @@ class Rig:
             assert "Traceback" not in child.log_end(), child.log_end()
 
     def check(self, *, complete: bool = False) -> OracleVerdict:
-        """Ask the oracle; whatever is in the table must be exact."""
         verdict = check_table(
             self.table, self.writer.truth(), app_id=APP_ID, complete=complete, checkpoints=[self.checkpoint]
         )
@@ -182,13 +170,13 @@ class Rig:
 
 
 def newest(directory: Path) -> int:
-    """Largest number that is a file's name."""
+    """Return the largest number that is a file's name."""
     return max((int(file.name) for file in directory.glob("[0-9]*")), default=-1)
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Rig]:
-    """Journals, a writer that keeps appending, and a table that is empty yet."""
+    """Journals, a writer that keeps appending, and a table that is still empty."""
     register(spark)
     root = tmp_path_factory.mktemp("kills")
     with EmbeddedBroker(root / "broker") as broker:
@@ -209,26 +197,26 @@ def rig(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterat
 
 
 def nothing_in_the_table(rig: Rig) -> None:
-    """The batch is planned; the table has the one before."""
+    """The batch is planned, and the table ends with the batch before."""
     assert rig.planned() == rig.in_table() + 1 == rig.done() + 1
 
 
 def files_but_no_commit(rig: Rig) -> None:
-    """As before, and there are files that no version of the table knows."""
+    """The same, but there are also files that no version of the table lists."""
     nothing_in_the_table(rig)
     known = frozenset[str]().union(*(version.files for version in rig.versions()))
     assert {file.name for file in rig.table.glob("*.parquet")} - known
 
 
 def commit_without_its_checksum(rig: Rig) -> None:
-    """The batch is in the table, and Spark does not know; the log file's checksum is missing."""
+    """The batch is in the table without Spark's record of it, and the log file's checksum is missing."""
     in_the_table(rig)
     last = f"{len(rig.versions()) - 1:020}.json"
     assert not (rig.table / "_delta_log" / f".{last}.crc").exists()
 
 
 def in_the_table(rig: Rig) -> None:
-    """The batch is in the table, and Spark does not know."""
+    """The batch is in the table without Spark's record of it."""
     assert rig.planned() == rig.in_table() == rig.done() + 1
 
 
@@ -241,11 +229,11 @@ STEPS: dict[str, tuple[str, Callable[[Rig], None]]] = {
 """At which point the driver is killed, and what it must leave behind."""
 
 
-@pytest.mark.soak  # In test_crashes queries die at each of these points, in every run.
+@pytest.mark.soak  # In test_crashes queries crash at each of these points, in every run.
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_at_an_exact_step_changes_nothing(rig: Rig, step: str) -> None:
-    """The directories are as that step leaves them; another process goes on from there."""
+    """The directories must be as that step leaves them; another process continues from there."""
     point, left = STEPS[step]
     rig.run_until_it_dies(point)
     left(rig)
@@ -256,17 +244,16 @@ def test_a_kill_at_an_exact_step_changes_nothing(rig: Rig, step: str) -> None:
     rig.check()
 
 
-@pytest.mark.soak  # In test_demo a query is killed in the middle of a batch, in every run.
+@pytest.mark.soak  # In test_demo a query is killed during a batch, in every run.
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", range(RANDOM_KILLS))
 def test_a_kill_at_a_random_moment_changes_nothing(rig: Rig, number: int) -> None:
-    """The table is exact up to what it records; the next driver goes on from there."""
     rig.run_and_kill(random.Random(f"{SEED} {number}"))
     rig.check()
 
 
 def die_at(rig: Rig, point: str, time: int = 2) -> Path:
-    """Have a driver with the sink that a point needs die there, and another go on; return the table."""
+    """Kill a driver at a point of the sink, continue with another one, and return the table."""
     sink = BY_NAME[point].feature or "raw"
     table = rig.root / point / "table"
     table.parent.mkdir()
@@ -281,7 +268,7 @@ def die_at(rig: Rig, point: str, time: int = 2) -> Path:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("point", ["before the WAL", "files written, not committed"])
 def test_a_kill_in_the_first_write_of_all_changes_nothing(rig: Rig, point: str) -> None:
-    """The remains of such a kill are neither a query checkpoint nor a table."""
+    """Such a kill leaves neither a query checkpoint nor a table, only files."""
     table = die_at(rig, point, 1)
     verdict = check_table(table, rig.writer.truth(), app_id=APP_ID, complete=False)
     assert verdict.exact, verdict
@@ -291,7 +278,6 @@ def test_a_kill_in_the_first_write_of_all_changes_nothing(rig: Rig, point: str) 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_kill_inside_a_merge_changes_nothing(rig: Rig) -> None:
-    """Each version has the last row of each key, up to what it records."""
     table = die_at(rig, "during MERGE")
     truth = rig.writer.truth()
     verdict = check_upserts(table, truth, read_keyed, COLUMNS, app_id=APP_ID, complete=False)
@@ -302,7 +288,6 @@ def test_a_kill_inside_a_merge_changes_nothing(rig: Rig) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_kill_between_dead_letters_and_rows_changes_nothing(rig: Rig) -> None:
-    """Each record is in one of the two tables, once, up to what the main table records."""
     table = die_at(rig, "between dead letters and rows")
     entry = list(read_versions(table, APP_ID))[-1].entry
     assert entry is not None
@@ -326,9 +311,9 @@ def test_a_kill_between_dead_letters_and_rows_changes_nothing(rig: Rig) -> None:
 def test_a_kill_amid_committed_messages_changes_nothing(
     rig: Rig, deployed_broker: DeployedBroker, tmp_path: Path, point: str
 ) -> None:
-    """On the real broker: transactions are open, and the next driver gives each committed message once.
+    """On the real broker, transactions are open, and the next driver delivers each committed message once.
 
-    It goes on by the other lane: deltalake renames nothing that a driver could be killed at.
+    It continues by the other lane, because deltalake renames no file at which a driver could be killed.
     """
     journals = MessageJournals(tmp_path, deployed_broker.endpoint, seed=SEED)
     journals.append(120)
@@ -370,7 +355,7 @@ BACKFILL_KILLS = (
 def test_a_killed_backfill_of_committed_messages_leaves_no_seam(
     rig: Rig, deployed_broker: DeployedBroker, tmp_path: Path
 ) -> None:
-    """On the real broker and its store: each driver goes on where the table ends, and then a stream does."""
+    """On the real broker and its store, each driver continues where the table ends, and so does a stream."""
     journals = MessageJournals(tmp_path, deployed_broker.endpoint, seed=SEED, store=deployed_broker.file_root)
     journals.append(120)
     wait_until("fragments to be stored", journals.are_stored)
@@ -394,7 +379,7 @@ def test_a_killed_backfill_of_committed_messages_leaves_no_seam(
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_two_processes_that_write_one_table_leave_one_stream(rig: Rig) -> None:
-    """Whoever is fenced starts again: both write in turn, and no row is there twice at any version."""
+    """A fenced writer restarts, so both write in turn; no version has a duplicate row."""
     root = rig.root / "two-writers"
     root.mkdir()
     held = run_two_writers(rig.children, root, app_id=APP_ID, seconds=TWO_WRITERS_S, turns=2)
@@ -406,7 +391,7 @@ def test_two_processes_that_write_one_table_leave_one_stream(rig: Rig) -> None:
 
 
 def test_a_query_killed_while_its_first_offsets_are_written_starts(stream: FileStream) -> None:
-    """What is left of that file is in the way of Spark, not of the sink's start."""
+    """The remains of that file disturb Spark, but the sink removes them at the start."""
     left = stream.checkpoint / "offsets" / f".0.{uuid.uuid4()}.tmp"
     left.parent.mkdir(parents=True)
     left.touch()
@@ -418,7 +403,6 @@ def test_a_query_killed_while_its_first_offsets_are_written_starts(stream: FileS
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_in_the_end_everything_is_there_once(rig: Rig) -> None:
-    """The writer stops, the query is read to the end: no record is lost, doubled or altered."""
     rig.writer.stop()
     rig.recover(options=AT_ONCE)
     verdict = rig.check(complete=True)

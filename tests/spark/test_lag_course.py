@@ -1,4 +1,4 @@
-"""A query falls behind, stops, is restored and catches up; the monitor says so, and its page shows it."""
+"""A query falls behind, stops, is restored and catches up; the monitor and its page report each step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORD = b"x" * 99 + b"\n"
 
 
 class Watch:
-    """A monitor of one table, that looks when it is told to, and its page."""
+    """A monitor of one table that refreshes on request, and its page."""
 
     def __init__(self, client: Client, journal: str, table: Path) -> None:
         history = History(HistoryOptions(intervals=3))
@@ -40,17 +40,17 @@ class Watch:
         self.api = Api(self.monitor, now_ms, "a-host", {})
 
     def look(self) -> tuple[str, str]:
-        """Look once; return the verdicts on the group and on its journal."""
+        """Refresh once; return the verdicts on the group and on its journal."""
         assert poll_all(self.feeds, self.monitor, now_ms()) == []
         verdict = self.monitor.lag("orders", now_ms()).verdict
         return verdict.status.name, verdict.partitions[0].status.name
 
 
-@pytest.mark.soak  # property/test_lag.py and conformance/test_lag_service.py hold the verdicts in every run.
+@pytest.mark.soak  # property/test_lag.py and conformance/test_lag_service.py test the verdicts in every run.
 def test_verdicts_follow_a_query(
     embedded_broker: BrokerHandle, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """WARN while it falls behind, ERR (STOP) when it ended, ERR (REWIND) after a RESTORE, OK when level."""
+    """WARN while falling behind, ERR (STOP) at the end, ERR (REWIND) after a RESTORE, OK when caught up."""
     table = tmp_path / "orders"
     with Client(embedded_broker.endpoint) as client:
         journals = Journals(spark, embedded_broker, client, f"lag/{request.node.name}/")
@@ -73,7 +73,8 @@ def test_verdicts_follow_a_query(
 
         with LagService(watch.api, [], listen="127.0.0.1:0") as service:
             wait_until("the first entry", lambda: sink.ledger() is not None)
-            # Without a look for longer than the window the verdict is STOP: a browser may take as long.
+            # A browser may take longer than the window, and without a refresh in the window the verdict is
+            # STOP.
             wait_until("the page says that the query falls behind", lambda: falls_behind() and shown("WARN"))
             query.stop()
             wait_until("it is silent for longer than its window", lambda: watch.look() == ("ERR", "STOP"))

@@ -1,4 +1,4 @@
-"""A running query follows a table's log file by file, and notices when it is another table's."""
+"""A running query follows a table's log file by file, and notices when the table is replaced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 def test_a_young_table_of_the_catalog_is_not_searched(
     stream: FileStream, searches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its commits are read by name, at the start, too, unless files are not for those who have the table."""
+    """Commits are read by name, also at the start, unless the catalog denies access to files."""
     stream.spark.sql("CREATE TABLE followed (journal STRING, offset BIGINT, value BINARY) USING delta")
     try:
         location = DeltaTable(path=None, table="followed").detail(stream.spark)
@@ -46,7 +46,7 @@ def test_a_young_table_of_the_catalog_is_not_searched(
 
 
 def test_the_catalog_tells_where_a_table_is_without_its_log(spark: SparkSession, tmp_path: Path) -> None:
-    """The directory is DESCRIBE's, found without it; where another thing may be meant, DESCRIBE is asked."""
+    """The location must equal DESCRIBE's; names that may mean something else are left to DESCRIBE."""
     spark.sql("CREATE SCHEMA located")
     at = f"USING delta LOCATION '{tmp_path}"
     spark.sql(f"CREATE TABLE located.orders (id BIGINT) {at}/orders'")
@@ -69,12 +69,12 @@ def test_the_catalog_tells_where_a_table_is_without_its_log(spark: SparkSession,
 
 
 def deny(*_: object) -> str:
-    """Refuse to open a file, as a catalog does that hands out credentials for tables only."""
+    """Refuse to open a file, as a catalog does that vends credentials for tables only."""
     raise Py4JError("not yours")
 
 
 def filled(spark: SparkSession, table: DeltaTable, app_id: str, until: int) -> LedgerState:
-    """Write ten bytes a commit; return what the history says."""
+    """Write ten bytes a commit; return what the history reports."""
     sink = DeltaSink(app_id, path=table.path, table=table.table)
     for begin in range(0, until, 10):
         rows = spark.range(begin, begin + 10)
@@ -89,7 +89,7 @@ def filled(spark: SparkSession, table: DeltaTable, app_id: str, until: int) -> L
 def test_a_table_made_anew_is_not_taken_for_the_old_one(
     spark: SparkSession, tmp_path: Path, searches: Counter[str], named: bool
 ) -> None:
-    """A new table is not taken for the old one though its log has versions that would follow."""
+    """This holds although the new table's log has versions that would follow those of the old one."""
     name = "made_anew" if named else f"delta.`{tmp_path}/table`"
     table = DeltaTable.named(name)
     for place in ("first", "second"):

@@ -1,4 +1,4 @@
-"""A listener is told the lag of each batch, whatever the query reads, and the page about it is right."""
+"""A listener gets the lag of each batch for any query, and its page in the docs is right."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "monitor.md"
 
 @pytest.fixture
 def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
-    """An empty prefix on the broker under test."""
     return Journals(spark, broker, client, fresh_prefix)
 
 
 @pytest.fixture
 def seen(spark: SparkSession) -> Iterator[list[QueryLag]]:
-    """What a listener was told that fails each time after it took note."""
+    """The events of a listener that fails each time after recording one."""
     told: list[QueryLag] = []
 
     def take(lag: QueryLag) -> None:
@@ -45,7 +44,7 @@ def seen(spark: SparkSession) -> Iterator[list[QueryLag]]:
 def test_each_batch_tells_its_lag(
     journals: Journals, seen: list[QueryLag], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Limits leave a lag that falls batch by batch, and a new journal's head is seen a batch later."""
+    """Limits leave a lag that falls batch by batch; a new journal's head is seen a batch later."""
     caplog.set_level(logging.INFO, logger="gazette_spark.listener")
     journals.create("a", "b")
     a, b, c = (journals.name(short) for short in "abc")
@@ -81,7 +80,6 @@ def test_each_batch_tells_its_lag(
 
 
 def test_a_batch_tells_what_is_malformed(journals: Journals, seen: list[QueryLag], tmp_path: Path) -> None:
-    """Spark counts what the query observes, batch by batch."""
     journals.create("a", labels={"content-type": "application/x-ndjson"})
     journals.append("a", b'{"id":1}\nnone\n{"id":2}\n{"id":"x"}\n')
     frame = journals.stream("a", schema="id BIGINT, _corrupt_record STRING", format="json")
@@ -93,7 +91,7 @@ def test_a_batch_tells_what_is_malformed(journals: Journals, seen: list[QueryLag
 
 
 def test_the_page_is_right(spark: SparkSession, broker: BrokerHandle, client: Client, tmp_path: Path) -> None:
-    """The page's examples run, its JSON is a position, and what it says about sizes holds."""
+    """The page's examples run, its JSON parses as a position, and its statements about sizes are true."""
     from gazette_spark import JournalOffsets
     from gazette_spark.client import journal_spec
 

@@ -1,4 +1,4 @@
-"""A table is the same one to Spark, deltalake and the commands, whatever its directory is called."""
+"""Spark, deltalake and the commands find the same table, whatever its directory is called."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ODD = "a b#c?d+e%f'g\"h`i é日;&,[x]{y}*=~|<z>^ %"
 
 
 class NamedStream(FileStream):
-    """A stream whose table and query checkpoint have a name, as has the directory that holds them."""
+    """A stream whose table, query checkpoint and parent directory have a given name."""
 
     def __init__(self, spark: SparkSession, root: Path, name: str) -> None:
         (root / name).mkdir(parents=True)
@@ -39,18 +39,17 @@ class NamedStream(FileStream):
         self.checkpoint = root / name / f"{name} checkpoint"
 
     def run_direct(self, sink: DeltaSink) -> None:
-        """Run the query by the direct lane."""
         reader = self.spark.readStream.format("file_journals").option("root", str(self.journals))
         query = ingest(reader, sink, checkpoint=str(self.checkpoint), availableNow=True)
         assert query.awaitTermination(DEADLINE_S)
 
 
-# A crash schedule of every run has its table in day%201.
+# In every run, a crash schedule has its table in day%201.
 @pytest.mark.parametrize("name", [ODD, pytest.param("day%201", marks=pytest.mark.soak)])
 def test_every_part_finds_the_table(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """Both lanes, by directory and by a name in the catalog; resume, commits, lag, ``offsets show``, verify.
+    """Covers both lanes, by path and by catalog name; resume, commits, lag, ``offsets show`` and verify.
 
-    The table of the name that unquoting makes of it gets no commit.
+    The table at the unquoted name must get no commit.
     """
     stream = NamedStream(spark, tmp_path, name)
     other = misread_by_deltalake(str(stream.table))

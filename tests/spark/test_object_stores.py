@@ -1,4 +1,4 @@
-"""Tables in a bucket of a real S3 server: under an odd name, and written by two drivers at once."""
+"""Tables in a bucket of a real S3 server, under an unusual name, and with two drivers at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START_WITHIN_S = 90
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_every_part_finds_a_table_in_a_bucket(tmp_path: Path) -> None:
-    """Both lanes, dead letters, ``resume``, ``offsets show``, ``verify`` and lag, as on a disk."""
+    """Covers both lanes, dead letters, ``resume``, ``offsets show``, ``verify`` and lag, as on a disk."""
     with running_versitygw(tmp_path / "buckets") as endpoint:
         command = [sys.executable, "-m", "tests.spark.s3_job", endpoint, str(tmp_path), ODD]
         done = subprocess.run(command, capture_output=True, text=True, timeout=1700, cwd=ROOT, check=False)
@@ -41,10 +41,9 @@ def test_every_part_finds_a_table_in_a_bucket(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_of_two_drivers_one_gets_each_version(tmp_path: Path) -> None:
-    """Files of a log are won by one driver each, and no row of two sinks' batches is lost or doubled."""
     drivers = ("a", "b")
     with running_versitygw(tmp_path / "buckets") as endpoint, ExitStack() as logs:
-        # Both have to be ready by then: Spark starts in some 30 seconds.
+        # Both must be ready by then: Spark starts in some 30 seconds.
         start = str(time.time() + START_WITHIN_S)
         command = [sys.executable, "-m", "tests.spark.s3_race_job", endpoint]
         programs = [

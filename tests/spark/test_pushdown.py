@@ -1,4 +1,4 @@
-"""A DataFrame gives each of its queries the right rows, in any order, also where Spark can push filters."""
+"""Each query of a DataFrame gets the right rows, in any order, also where Spark can push filters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 @pytest.fixture
 def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
-    """Three journals of two records each."""
     made = Journals(spark, broker, client, fresh_prefix)
     for short in "abc":
         made.create(short, labels={"content-type": "application/x-ndjson"})
@@ -24,7 +23,7 @@ def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_pr
 
 @pytest.mark.parametrize("pushdown", ["true", pytest.param("false", marks=pytest.mark.soak)])
 def test_a_filter_is_that_of_its_query_alone(journals: Journals, pushdown: str) -> None:
-    """Spark keeps a reader that takes filters for all queries of a DataFrame, so none is offered."""
+    """Spark shares a reader with pushed filters among all queries of a DataFrame, so we accept no filters."""
     journals.spark.conf.set(PUSHDOWN, pushdown)
     try:
         frame = journals.batch(schema="_journal STRING, _offset BIGINT, n BIGINT", format="json")
@@ -37,7 +36,7 @@ def test_a_filter_is_that_of_its_query_alone(journals: Journals, pushdown: str) 
 
 
 def test_a_frame_reads_the_range_of_its_first_action(journals: Journals) -> None:
-    """Later records need another load: Spark plans a loaded frame once."""
+    """Spark plans a loaded DataFrame once, so later records need another load."""
     frame = journals.batch(schema="n BIGINT", format="json")
     assert frame.count() == 6
     journals.append("a", b'{"n":3}\n')

@@ -1,4 +1,4 @@
-"""The example of the pytest plugin runs as it stands in the plugin's docstring."""
+"""The example in the pytest plugin's docstring runs as printed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from gazette_spark.testing import pytest_plugin
 
 
 def examples() -> tuple[str, str]:
-    """Return the example's ``conftest.py`` and its test."""
     text = inspect.getdoc(pytest_plugin) or ""
     conftest, test = re.findall(r"::\n\n((?: {4}.*\n|\n)+)", text)
     return textwrap.dedent(conftest), textwrap.dedent(test)
 
 
 def test_the_example_does_what_it_says(spark: SparkSession, request: pytest.FixtureRequest) -> None:
-    """With the plugin's fixtures, which are those of this run, too."""
+    """The plugin's fixtures are also those of this test run."""
     names: dict[str, Any] = {}
     exec(compile(examples()[1], "example", "exec"), names)
     test = names["test_orders_arrive"]
@@ -35,7 +34,7 @@ def test_the_example_does_what_it_says(spark: SparkSession, request: pytest.Fixt
 
 @pytest.mark.soak
 def test_the_example_runs_alone(tmp_path: Path) -> None:
-    """The plugin needs nothing of this repository's own tests."""
+    """The plugin needs nothing from this repository's tests."""
     conftest, test = examples()
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_example.py").write_text(test)

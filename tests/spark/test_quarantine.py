@@ -1,4 +1,4 @@
-"""Under real Spark, a record that kills its worker costs one attempt of its task, not the query."""
+"""In Spark, a record that kills its worker costs one attempt of its task, not the query."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ TEXT = RECORDS[1].decode()
             "journal 'log/a', record at offset 8: malformed: its parser ended the process with SIGSEGV",
             marks=pytest.mark.soak,
         ),
-        # A local master tries a task once, unless it is given a number.
+        # A local master attempts a task once, unless it is given a number.
         pytest.param("local[1]", "PERMISSIVE", "SparkException: Job aborted", marks=pytest.mark.soak),
     ],
 )
 def test_a_record_that_kills_its_worker(tmp_path: Path, master: str, mode: str, expected: object) -> None:
-    """The second attempt makes it a malformed record, as the mode says."""
+    """The second attempt treats it as a malformed record, according to the mode."""
     files = MemoryFiles()
     files.put("log/a", 0, b"".join(record + b"\n" for record in RECORDS))
     files.write_to(tmp_path / "store")

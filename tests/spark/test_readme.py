@@ -1,6 +1,6 @@
-"""The README's first example and the tutorial run as printed, each block in a process of its own.
+"""The README's first example and the tutorial run as printed, each block in a separate process.
 
-Only the installation is left out, for the Python of the test run has the package.
+Only the installation is omitted, because the tests' Python has the package.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class Block(NamedTuple):
-    """A fenced block of the page."""
-
     language: str
     file: str
     text: str
 
 
 def free_port(wanted: int) -> int:
-    """Return a port at which nobody listens: ``wanted`` if it is one."""
+    """Return a free port: ``wanted`` if possible."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,7 +55,7 @@ BROKER_PORT, LAG_PORT = free_port(8080), free_port(8000)
 
 
 def printed_blocks(page: str) -> list[Block]:
-    """Return a page's blocks behind the installation."""
+    """Return a page's blocks after the installation."""
     if (BROKER_PORT, LAG_PORT) != (8080, 8000):
         page = page.replace("8080", str(BROKER_PORT))
         page = page.replace("lag serve", f"lag serve --listen 127.0.0.1:{LAG_PORT}")
@@ -73,7 +71,7 @@ TUTORIAL = (ROOT / "docs" / "start" / "tutorial.md").read_text()
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a shell with the commands on PATH; its Spark is one for few rows and minutes."""
+    """Return the environment of a shell with the commands on PATH, and a Spark that is tuned for few rows."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, arguments in (("gazette-spark", "-m gazette_spark.cli"), ("python", "")):
@@ -93,14 +91,13 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def listens(port: int) -> bool:
-    """Say whether something listens at a port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager
 def serving(text: str, port: int, directory: Path, env: dict[str, str]) -> Iterator[None]:
-    """Run a command that serves at a port, as another terminal does."""
+    """Run a server command in the background, as a reader does in another terminal."""
     with subprocess.Popen(["/bin/sh", "-c", text], cwd=directory, env=env, start_new_session=True) as process:
         try:
             wait_until(f"{text} listens", lambda: listens(port))
@@ -111,7 +108,6 @@ def serving(text: str, port: int, directory: Path, env: dict[str, str]) -> Itera
 
 
 def run(text: str, directory: Path, env: dict[str, str]) -> str:
-    """Run a block of commands and return what it prints."""
     command = ["/bin/sh", "-eu", "-c", text]
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -120,24 +116,23 @@ def run(text: str, directory: Path, env: dict[str, str]) -> str:
         try:
             printed, errors = process.communicate(timeout=COMMAND_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # The shell's children, too: one of them is a JVM.
+            os.killpg(process.pid, signal.SIGKILL)  # Includes the shell's children, such as a JVM.
             raise
     assert process.returncode == 0, f"{text}\n{printed}\n{errors[-4000:]}"
     if "verify" in text:
-        # On a busy machine, the command says what it waits for.
+        # On a busy machine, the command prints what it waits for.
         of_jvm = [line for line in errors.splitlines() if not line.endswith("…")]
         assert of_jvm == [], "lines of the JVM beside the verdict"
     return printed
 
 
 def lag_groups() -> list[str]:
-    """Return the names of the groups that the lag page shows."""
     with urllib.request.urlopen(f"http://127.0.0.1:{LAG_PORT}/gazette/v1/groups", timeout=60) as answer:
         return [group["group"] for group in json.load(answer)["groups"]]
 
 
 def run_page(page: str, shell: Path, env: dict[str, str]) -> int:
-    """Run a page from its top; return how many outputs it shows, all of which were printed."""
+    """Run a page from its top; return how many outputs it shows, all of which must be printed."""
     shell.mkdir()
     output, shown = "", 0
     with ExitStack() as terminals:
@@ -158,12 +153,11 @@ def run_page(page: str, shell: Path, env: dict[str, str]) -> int:
 
 
 def test_the_first_example_runs_as_printed(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Every command, from the broker to the lag page, ends well and prints what is shown."""
     assert run_page(FIRST_EXAMPLE, tmp_path / "shell", environment) == 3
 
 
 @pytest.mark.soak
 def test_the_tutorial_runs_as_printed(tmp_path: Path, environment: dict[str, str]) -> None:
-    """The tutorial goes on from the first example: a lost checkpoint, SQL, the journal's commands."""
+    """The tutorial continues the first example: a lost checkpoint, SQL, and the journal commands."""
     page = TUTORIAL.replace('--8<-- "README.md:first"', FIRST_EXAMPLE)
     assert run_page(page, tmp_path / "shell", environment) == 6

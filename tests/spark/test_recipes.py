@@ -1,4 +1,4 @@
-"""The programs of docs/recipes do what their pages say, as printed."""
+"""The programs of docs/recipes run as printed and do what their pages say."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ pytestmark = [
 
 
 def lines(*records: Mapping[str, Any]) -> bytes:
-    """Return records as lines of JSON."""
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
 class Kitchen:
-    """Runs recipes, with the broker, the journals and the directories of a test."""
+    """Runs recipes, with the broker, journals and directories of a test substituted."""
 
     def __init__(
         self, spark: SparkSession, broker: BrokerHandle, client: Client, prefix: str, home: Path
@@ -55,7 +54,7 @@ class Kitchen:
         self.broker = broker
 
     def append(self, journal: str, content: bytes, **spec: Any) -> None:
-        """Create a journal below the test's prefix with content."""
+        """Create a journal with content, under the test's prefix."""
         self.client.create_journals(journal_spec(self.prefix + journal, **spec))
         if content:
             self.client.append(self.prefix + journal, content)
@@ -67,13 +66,12 @@ class Kitchen:
         for old, new in self._changes.items():
             program = program.replace(old, new)
         for block in re.findall(r"^```python\n(.*?)^```", program, re.MULTILINE | re.DOTALL):
-            # The topic of Kafka is among the names.
+            # The Kafka topic is one of the names.
             if 'format("kafka")' not in block:
                 exec(compile(block, page, "exec"), names)
         return names
 
     def rows(self, table: str, *columns: str) -> Sequence[tuple[Any, ...]]:
-        """Return a table's rows in order."""
         frame = self.spark.read.format("delta").load(str(self.home / table)).select(*columns)
         return sorted(tuple(row) for row in frame.collect())
 
@@ -82,12 +80,11 @@ class Kitchen:
 def kitchen(
     spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str, tmp_path: Path
 ) -> Kitchen:
-    """Return a place to run recipes."""
     return Kitchen(spark, broker, client, fresh_prefix, tmp_path)
 
 
 def test_changes_of_a_database_become_its_table(kitchen: Kitchen) -> None:
-    """The page's own changes leave the page's own row."""
+    """The page's example changes must leave the page's example row."""
     page = (RECIPES / "cdc.md").read_text()
     (changes,) = re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     kitchen.append("shop/customers", changes.encode())
@@ -97,7 +94,7 @@ def test_changes_of_a_database_become_its_table(kitchen: Kitchen) -> None:
 
 
 def test_sessions_end_after_silence(kitchen: Kitchen) -> None:
-    """Two clicks within ten minutes are one session; the watermark has passed the first user's only."""
+    """Two clicks within ten minutes are one session; only the first user's is behind the watermark."""
     times = [("ada", "00:00"), ("ada", "00:05"), ("bob", "01:00"), ("bob", "01:01")]
     clicks = [{"user": user, "page": "/", "at": f"2026-01-01T{time}:00Z"} for user, time in times]
     kitchen.append("web/clicks", lines(*clicks))
@@ -106,7 +103,6 @@ def test_sessions_end_after_silence(kitchen: Kitchen) -> None:
 
 
 def test_protobuf_is_read_and_copied(kitchen: Kitchen) -> None:
-    """Messages become rows, and the copy has the same bytes."""
     content_type = {"content-type": "application/x-protobuf-fixed"}
     orders = [order_class()(id=n, name=f"n{n}", price=n / 2) for n in (1, 2)]
     content = b"".join(frame(order.SerializeToString()) for order in orders)
@@ -121,7 +117,6 @@ def test_protobuf_is_read_and_copied(kitchen: Kitchen) -> None:
 
 
 def test_a_backfill_has_no_seam(kitchen: Kitchen) -> None:
-    """Stored and new records are in the table once."""
     order = {"user": "ada", "amount": 1.0}
     kitchen.append("shop/orders", b"", length=1024, codec="GZIP", refresh_interval_s=1)
     for n in range(3):
@@ -140,7 +135,6 @@ def test_a_backfill_has_no_seam(kitchen: Kitchen) -> None:
 
 
 def test_a_table_moves_from_kafka(kitchen: Kitchen, capsys: pytest.CaptureFixture[str]) -> None:
-    """A stream of keys and values stands in for the topic; the two tables are equal."""
     orders = [{"id": n, "user": "ada", "amount": 1.5} for n in range(20)]
     kitchen.append("topic", lines(*orders))
     for journal in ("shop/orders/000", "shop/orders/001"):
@@ -160,7 +154,6 @@ def test_a_table_moves_from_kafka(kitchen: Kitchen, capsys: pytest.CaptureFixtur
 
 
 def test_several_streams_fill_one_table(kitchen: Kitchen) -> None:
-    """Two shapes share a table, and a prefix has several journals."""
     kitchen.append("shop/web", lines({"id": 1, "amount": 2.5}))
     kitchen.append("shop/stores", lines({"receipt": 2, "cents": 150}))
     kitchen.append("clicks/a", lines({"id": 1, "page": "/"}))
@@ -171,7 +164,6 @@ def test_several_streams_fill_one_table(kitchen: Kitchen) -> None:
 
 
 def test_one_stream_fills_several_tables(kitchen: Kitchen) -> None:
-    """Each table has the records of its kind."""
     order, visit = {"kind": "order", "id": 1, "amount": 2.5}, {"kind": "visit", "id": 2, "page": "/"}
     kitchen.append("shop/events", lines(order, visit))
     kitchen.cook("several-tables.md")

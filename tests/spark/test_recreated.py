@@ -1,7 +1,7 @@
-"""A journal that is deleted and created again goes on in its table if its bytes are the same, else not.
+"""A recreated journal continues in its table if its bytes are the same, and is refused otherwise.
 
-On a real broker its fragments stay in the store when it is deleted. Created again, it has their bytes, and
-takes appends once its head is reset. Over an empty store it begins at offset 0.
+On a real broker, fragments stay in the store after a deletion. A journal that is created over them has their
+bytes, and accepts appends once its head is reset. Over an empty store it begins at offset 0.
 """
 
 from __future__ import annotations
@@ -56,18 +56,17 @@ class Orders:
         return named | {"requestTimeoutMs": str(self.timeout_ms)}
 
     def append(self, *records: str) -> None:
-        """Append records of one batch, each of which fills a fragment with its name."""
+        """Append the records of one batch; each fills a fragment with its name."""
         self.journals.append(
             "a", "".join(f"{each * (RECORD_BYTES // 4)}"[:-1] + "\n" for each in records).encode()
         )
 
     def persist(self) -> None:
-        """Wait until all that was appended is stored."""
         client = self.journals.client
         head = client.write_heads([self.name])[self.name]
 
         def stored() -> bool:
-            client.append(self.name, b"")  # A broker closes fragments when it is asked to append.
+            client.append(self.name, b"")  # A broker closes fragments on appends only.
             return any(
                 each.fragment.mod_time and each.fragment.end == head
                 for each in client.list_fragments(self.name)
@@ -76,7 +75,7 @@ class Orders:
         wait_until("fragments to be stored", stored)
 
     def recreate(self, *, emptied: bool = False, end: int | None = None) -> None:
-        """Delete the journal and create it again, over its stored fragments, to an end, or over nothing."""
+        """Delete and recreate the journal: over its stored fragments up to an end, or over an empty store."""
         client = self.journals.client
         end = client.write_head(self.name) if end is None else end
         delete_journal(client, self.name)
@@ -98,7 +97,6 @@ class Orders:
     def run(
         self, reader: DataStreamReader | None = None, sink: DeltaSink | None = None, *, new: bool = False
     ) -> None:
-        """Run the query over what is there, with its checkpoint or a new one."""
         self.runs += new
         query = (sink or self.sink()).start(
             (reader or self.reader()).load(),
@@ -112,15 +110,14 @@ class Orders:
         self.run(self.sink().resume(self.reader()), new=True)
 
     def trim(self) -> None:
-        """Start with a new checkpoint at the first record, and leave out what the table has."""
+        """Start with a new checkpoint at the first record, and trim what the table has."""
         self.run(sink=self.sink(on_overlap="trim"), new=True)
 
     def backfill(self) -> None:
-        """Write what the table lacks, in a batch."""
         backfill(self.sink(), self.options)
 
     def follow_the_page(self, offset: int = 0) -> None:
-        """Run the page's commands, with this test's broker, journal, table and checkpoint."""
+        """Run the page's commands, with this test's broker, journal, table and checkpoint substituted."""
         section = PAGE.read_text().partition("## A journal was deleted and created again")[2]
         (commands,) = re.findall(
             r"^```python\n(.*?)^```", section.partition("\n## ")[0], re.MULTILINE | re.DOTALL
@@ -145,7 +142,6 @@ class Orders:
             query.stop()
 
     def rows(self) -> list[str]:
-        """Return the table's records, by offset."""
         rows = self.journals.spark.read.format("delta").load(str(self.root / "table")).collect()
         return [bytes(row.value[:4]).decode() for row in sorted(rows, key=lambda row: row.offset)]
 
@@ -154,7 +150,6 @@ class Orders:
 def orders(
     spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str, tmp_path: Path
 ) -> Orders:
-    """A journal, and no table yet."""
     journals = Journals(spark, broker, client, fresh_prefix)
     journals.create("a", **SPEC)
     return Orders(journals, tmp_path)
@@ -173,7 +168,7 @@ def orders(
 def test_a_table_is_not_continued_with_another_journal(
     orders: Orders, first: Callable[[Orders], None], again: Callable[[Orders], None]
 ) -> None:
-    """The new journal is longer than the old one, so no offset shows that it is another one."""
+    """The new journal is longer than the old one, so the offsets do not reveal the replacement."""
     orders.append("old0", "old1", "old2")
     first(orders)
     orders.recreate(emptied=True)
@@ -188,7 +183,6 @@ def test_a_table_is_not_continued_with_another_journal(
 def test_the_recovery_page_goes_on_with_a_journal_over_an_empty_store(
     orders: Orders,
 ) -> None:
-    """Its rows follow those of the old one, each once."""
     orders.append("old0", "old1", "old2")
     orders.run()
     orders.persist()
@@ -206,7 +200,7 @@ def test_the_recovery_page_goes_on_with_a_journal_over_an_empty_store(
 
 
 def test_a_journal_over_its_stored_fragments_goes_on(orders: Orders) -> None:
-    """With the same checkpoint, a new one, and in a backfill; to adopt its begin would double its rows."""
+    """The same checkpoint, a new one and a backfill continue; adopting from offset 0 would duplicate rows."""
     orders.append("old0", "old1", "old2")
     orders.run()
     orders.persist()
@@ -231,13 +225,13 @@ def test_a_journal_over_its_stored_fragments_goes_on(orders: Orders) -> None:
 
 @pytest.mark.soak
 def test_a_journal_that_lost_what_was_not_stored_goes_on_at_its_stored_end(orders: Orders) -> None:
-    """The table has rows of bytes that the journal lost; the page says how to go on without doubling."""
+    """The table has rows whose bytes the journal lost; the recovery page continues without duplicates."""
     orders.append("old0", "old1", "old2")
     orders.run()
     orders.persist()
     unstored = journal_spec(orders.name, **SPEC | {"stores": ()})
     orders.journals.client.apply([pb.ApplyRequest.Change(upsert=unstored, expect_mod_revision=-1)])
-    orders.timeout_ms = 5_000  # The query asks that long for stored bytes, and its spec names no store.
+    orders.timeout_ms = 5_000  # The query waits that long for stored bytes, because its spec names no store.
     orders.append("los3")
     orders.run()
     orders.recreate(end=3 * RECORD_BYTES)

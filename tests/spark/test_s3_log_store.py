@@ -1,6 +1,6 @@
-"""The log store for S3, as compiled, beside the real classes of Hadoop and Delta.
+"""The compiled log store for S3 matches the real classes of Hadoop and Delta.
 
-Commits to a bucket are tried by ``test_object_stores.py``, in soak.
+``test_object_stores.py`` tests commits to a bucket, in soak.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ pytestmark = pytest.mark.skipif(not shutil.which("javac"), reason="without a JDK
 
 
 def disassembled(classes: Path) -> str:
-    """Return the code of the class, without the numbers of its constants."""
+    """Return the bytecode of the class, without the numbers of its constants."""
     command = ["javap", "-c", "-p", "-cp", str(classes), LOG_STORE]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     return re.sub(r"#\d+", "", shown)
 
 
 def jar_of(spark: SparkSession, name: str) -> str:
-    """Return the jar that a class of the session comes from."""
     java: Any = spark._jvm
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
     found = java.java.lang.Class.forName(name, False, loader)
@@ -43,7 +42,7 @@ def jar_of(spark: SparkSession, name: str) -> str:
 def test_the_signatures_it_is_compiled_with_are_those_of_the_libraries(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Compiled beside Hadoop and Delta themselves, the class has the same code."""
+    """A class that is compiled against the real Hadoop and Delta must have the same code."""
     (hadoop,) = (spark_home() / "jars").glob("hadoop-client-api-*.jar")
     beside = f"{hadoop}:{jar_of(spark, 'io.delta.storage.LogStore')}"
     command = [
@@ -65,7 +64,7 @@ def test_the_signatures_it_is_compiled_with_are_those_of_the_libraries(
 
 
 def test_without_conditional_puts_nothing_is_committed(spark: SparkSession, tmp_path: Path) -> None:
-    """Never silently: neither on another file system nor where the user has switched conditions off."""
+    """This applies to other file systems, and to buckets where the user has disabled conditional puts."""
     java: Any = spark._jvm
     conf = java.org.apache.hadoop.conf.Configuration()
     store = java.gazette.spark.ConditionalS3LogStore(conf)

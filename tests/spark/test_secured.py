@@ -1,7 +1,7 @@
-"""Queries enter a real broker that asks for certificates and tokens, and outlive tokens in a file.
+"""Queries authenticate to a real broker with certificates and tokens, and outlive tokens in a file.
 
-The examples of docs/guides/secure.md run as they are printed; `gazette-spark verify`, which starts a Spark of
-its own, runs in the soak tier only.
+The examples of docs/guides/secure.md run as printed. `gazette-spark verify` starts a separate Spark, so it
+runs in soak only.
 """
 
 from __future__ import annotations
@@ -37,25 +37,23 @@ WHOLE = [pytest.param(False, id="brief"), pytest.param(True, id="whole", marks=p
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
-    """A real broker that takes nobody without a certificate and a token."""
+    """A real broker that requires client certificates and tokens."""
     with secured_broker(tmp_path_factory.mktemp("secured")) as broker:
         yield broker
 
 
 @pytest.fixture
 def client(secured: BrokerHandle) -> Iterator[Client]:
-    """A client that may do everything."""
     with open_client(secured) as opened:
         yield opened
 
 
 def lines(first: int, count: int) -> bytes:
-    """Return numbered records."""
     return b"".join(b"record %d\n" % number for number in range(first, first + count))
 
 
 def options(broker: BrokerHandle, **identity: str) -> dict[str, str]:
-    """Return a query's options: certificates by files, and an identity by its option's last word."""
+    """Return a query's options: certificates in files, and the given form of token."""
     assert broker.certificates is not None
     names = {f"auth.{name}": text for name, text in identity.items()}
     return (
@@ -66,7 +64,7 @@ def options(broker: BrokerHandle, **identity: str) -> dict[str, str]:
 
 
 class Page:
-    """The examples of docs/guides/secure.md, with a broker and folders of the test in place of the page's."""
+    """The examples of docs/guides/secure.md, with this test's broker and folders substituted."""
 
     def __init__(self, broker: BrokerHandle, root: Path, prefix: str) -> None:
         assert broker.certificates is not None
@@ -84,14 +82,13 @@ class Page:
         }
 
     def blocks(self, language: str) -> list[str]:
-        """Return the code blocks of a language."""
         found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
         for old, new in self._replaced.items():
             found = [block.replace(old, new) for block in found]
         return found
 
     def run(self, block: str) -> subprocess.CompletedProcess[str]:
-        """Run a block of commands in a shell that finds ours, up to the first that fails."""
+        """Run a block of commands in a shell with our commands on PATH, up to the first that fails."""
         program = self.root / "bin" / "gazette-spark"
         program.parent.mkdir()
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gazette_spark.cli "$@"\n')
@@ -112,7 +109,6 @@ def test_the_pages_examples_do_what_they_say(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Backfill, stream, batches, a writer and commands enter by keys, files, a token and contents."""
     journal = f"{fresh_prefix}orders"
     with open_client(secured) as client:
         client.create_journals(journal_spec(journal))
@@ -149,7 +145,7 @@ def test_the_pages_examples_do_what_they_say(
     done = page.run(commands if whole else verify.sub("", commands))
     assert '{"id": 101}' in done.stdout, done.stderr
     assert ("VERIFIED: " in done.stdout) == whole, done.stderr
-    # Two records are left to read. The last exit code is the verdict, which depends on the time since then.
+    # Two records are still unread. The last exit code is the verdict, which depends on how old they are.
     assert re.search(r"/orders +\w+ +24$", done.stdout, re.MULTILINE), done.stdout
     assert done.returncode in (0, 1, 2), done.stderr
 
@@ -157,13 +153,13 @@ def test_the_pages_examples_do_what_they_say(
 def test_a_token_file_that_rotates_under_a_stream(
     spark: SparkSession, secured: BrokerHandle, client: Client, fresh_prefix: str, tmp_path: Path
 ) -> None:
-    """Source and writer go on when the token they began with is refused; no record is lost, none twice."""
+    """Source and writer continue after their first token expires; no record is lost or duplicated."""
     source, target = f"{fresh_prefix}in", f"{fresh_prefix}out"
     client.create_journals(journal_spec(source), journal_spec(target))
     client.append(source, lines(0, 10))
     path = tmp_path / "token"
     enter = options(secured, tokenFile=str(path))
-    # Asked when bytes were stored, tasks read them themselves, by a token of their own.
+    # If the query asks when bytes were stored, tasks read them themselves, with their own token.
     stream = spark.readStream.format("gazette").schema("value BINARY, _fragment_mod_time TIMESTAMP")
     rows = stream.options(**enter).load(source).select("value")
     del enter["startingOffsets"]
@@ -178,7 +174,7 @@ def test_a_token_file_that_rotates_under_a_stream(
         query = writer.start(target)
         try:
             wait_until("the first rows", lambda: reached(10), QUERY_TIMEOUT_S)
-            first = path.read_text()  # Or a later one: then all before it expire sooner.
+            first = path.read_text()  # A later token does too: earlier ones expire sooner.
             wait_until("a token of the query to expire", lambda: is_refused(secured, first), QUERY_TIMEOUT_S)
             client.append(source, lines(10, 10))
             wait_until("the others", lambda: reached(20), QUERY_TIMEOUT_S)
@@ -190,7 +186,7 @@ def test_a_token_file_that_rotates_under_a_stream(
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["embedded", "deployed"])
 def test_the_direct_lane_enters_by_a_token_file(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    """Both lanes leave the same rows, though the direct one dies, and its first token is refused then."""
+    """Both lanes leave the same rows, although the direct one crashes and its first token has expired."""
     with secured_broker(tmp_path / "secured", kind) as broker, open_client(broker) as client:
         client.create_journals(journal_spec("secured/in"))
         client.append("secured/in", lines(0, 10))
@@ -198,9 +194,8 @@ def test_the_direct_lane_enters_by_a_token_file(spark: SparkSession, tmp_path: P
 
 
 def run_both_lanes(spark: SparkSession, broker: BrokerHandle, client: Client, tmp_path: Path) -> None:
-    """Run a query by each lane."""
     path = tmp_path / "token"
-    # Asked when bytes were stored, tasks read them themselves, by a token of their own.
+    # If the query asks when bytes were stored, tasks read them themselves, with their own token.
     schema = "journal STRING, offset BIGINT, value BINARY, _fragment_mod_time TIMESTAMP"
 
     def run(name: str) -> None:

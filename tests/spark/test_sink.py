@@ -1,4 +1,4 @@
-"""Rows and offsets reach a Delta table in one commit, and crashes neither lose nor double any."""
+"""Rows and offsets reach a Delta table in one commit, and crashes neither lose nor duplicate any."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.waiting import wait_until
 def test_every_version_holds_rows_and_offsets_that_agree(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many batches, two runs: the oracle finds each record once and each version consistent.
+    """After many batches in two runs, the oracle finds each record once and each version consistent.
 
-    The history is searched before the table is there, and before the first batch of a later run, when
-    it is too long to be read by name; from there on it is followed.
+    The history is searched before the table exists, and before the first batch of a later run if it is too
+    long to be read by name; after that it is followed.
     """
     searched: list[int] = []
     history = DeltaTable.history
@@ -48,7 +48,7 @@ def test_every_version_holds_rows_and_offsets_that_agree(
 
 
 def test_the_first_batch_makes_the_table_and_its_first_entry(stream: FileStream) -> None:
-    """A query without a record leaves an empty table that says where it starts."""
+    """A query without records leaves an empty table that records where it starts."""
     stream.run()
     entry = stream.sink().ledger()
     assert entry is not None
@@ -58,7 +58,6 @@ def test_the_first_batch_makes_the_table_and_its_first_entry(stream: FileStream)
 
 
 def test_a_journal_that_appears_later_is_read_from_its_first_byte(stream: FileStream) -> None:
-    """A new journal's first entry pins it, the next one has its rows."""
     stream.append(4)
     stream.run()
     stream.append(3, "late")
@@ -68,7 +67,6 @@ def test_a_journal_that_appears_later_is_read_from_its_first_byte(stream: FileSt
 
 
 def test_a_catalog_table_is_as_good_as_a_path(stream: FileStream, spark: SparkSession) -> None:
-    """A catalog table is made on the first batch, and continued under its name."""
     spark.sql("CREATE DATABASE IF NOT EXISTS sinks")
     try:
         sink = DeltaSink(APP_ID, table="sinks.orders")
@@ -85,7 +83,6 @@ def test_a_catalog_table_is_as_good_as_a_path(stream: FileStream, spark: SparkSe
 
 
 def test_foreach_batch_finds_its_checkpoint(stream: FileStream) -> None:
-    """The sink can be handed to foreachBatch as it is, on classic Spark."""
     stream.append(6)
     stream.run_batches(stream.sink())
     assert stream.assert_exact().rows == 6
@@ -95,14 +92,13 @@ STEPS = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
 
 
 def die(point: str) -> None:
-    """End as a failpoint does."""
     raise FailpointError(point)
 
 
 def test_a_crash_between_the_steps_of_a_batch_changes_nothing(stream: FileStream) -> None:
-    """The batch that failed is written once, by the run before or by the run after.
+    """The failed batch is written once, by the same run or the next one.
 
-    First the batch that makes the table dies at each step, then batches of a table that exists.
+    First the batch that creates the table crashes at each step, then batches of an existing table.
     """
     for point in (*STEPS, "sink.after_write", "sink.before_write", "sink.return", "sink.entry"):
         stream.append(4)
@@ -114,7 +110,7 @@ def test_a_crash_between_the_steps_of_a_batch_changes_nothing(stream: FileStream
 
 @pytest.mark.soak  # test_sink_conflicts has commits of others in every run.
 def test_commits_of_others_do_not_disturb(stream: FileStream) -> None:
-    """OPTIMIZE, VACUUM, log checkpoints, a changed property, another app id: the ledger is left alone."""
+    """OPTIMIZE, VACUUM, log checkpoints, a changed property and another app id leave the ledger intact."""
     stream.append(6)
     stream.run(maxBytesPerTrigger=60)
     stream.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
@@ -131,7 +127,6 @@ def test_commits_of_others_do_not_disturb(stream: FileStream) -> None:
 
 
 def test_values_are_written_as_zstd_without_a_dictionary(stream: FileStream) -> None:
-    """Values are written as zstd without a dictionary, and the session is left as it was."""
     stream.append(10)
     stream.run()
     columns = [
@@ -145,7 +140,7 @@ def test_values_are_written_as_zstd_without_a_dictionary(stream: FileStream) -> 
 
 
 def test_a_table_that_forgets_transactions_is_refused(stream: FileStream) -> None:
-    """The sink refuses the table at start, with the statement that mends it."""
+    """The sink refuses the table at start, with the statement that fixes it."""
     stream.run()
     stream.sql(
         "ALTER TABLE {t} SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 day')"
@@ -155,13 +150,13 @@ def test_a_table_that_forgets_transactions_is_refused(stream: FileStream) -> Non
 
 
 def test_a_checkpoint_inside_the_table_is_refused(stream: FileStream) -> None:
-    """A checkpoint inside the table is refused, because VACUUM would delete it."""
+    """VACUUM would delete the checkpoint."""
     with pytest.raises(TableRefusedError, match="lies inside the table"):
         stream.run(checkpoint=stream.table / "_checkpoint")
 
 
 def test_a_directory_of_other_files_is_refused(stream: FileStream) -> None:
-    """Other files would be in the table's way, and VACUUM would delete them."""
+    """The table could not be created over other files, and VACUUM would delete them."""
     stream.table.mkdir()
     (stream.table / "notes.txt").write_text("mine")
     with pytest.raises(TableRefusedError, match="has files but no Delta table"):
@@ -169,7 +164,7 @@ def test_a_directory_of_other_files_is_refused(stream: FileStream) -> None:
 
 
 def test_a_table_that_is_being_made_is_made(stream: FileStream) -> None:
-    """A table's first files may be there before its first commit, by another or a killed query."""
+    """Another query, or a killed one, may have written files before the table's first commit."""
     (stream.table / "_delta_log").mkdir(parents=True)
     (stream.table / "part-00000-c000.zstd.parquet").write_bytes(b"")
     stream.append(5)
@@ -178,7 +173,7 @@ def test_a_table_that_is_being_made_is_made(stream: FileStream) -> None:
 
 
 def test_a_batch_outside_a_query_is_refused(stream: FileStream) -> None:
-    """A batch's offsets are known to nobody without the query's checkpoint."""
+    """Without the query's checkpoint, the offsets of a batch are unknown."""
     rows = stream.spark.createDataFrame([("a", 0, b"x")], "journal STRING, offset BIGINT, value BINARY")
     with pytest.raises(QueryCheckpointError, match="pass checkpoint="):
         stream.sink()(rows, 3)
@@ -189,7 +184,7 @@ def test_a_batch_outside_a_query_is_refused(stream: FileStream) -> None:
 
 
 def test_start_needs_a_checkpoint_and_a_trigger_with_batches(stream: FileStream) -> None:
-    """Real-time queries have no batch to commit."""
+    """Real-time queries have no batches to commit."""
     with pytest.raises(OptionError, match="'checkpoint'"):
         stream.sink().start(stream.rows())
     with pytest.raises(OptionError, match="realTime"):
@@ -197,13 +192,13 @@ def test_start_needs_a_checkpoint_and_a_trigger_with_batches(stream: FileStream)
 
 
 def test_names_are_quoted() -> None:
-    """A backtick in a path does not end the name."""
+    """A backtick in a path does not end the quoted name."""
     assert DeltaTable(path="/a`b", table=None).name == "delta.`/a``b`"
     assert DeltaTable(path=None, table="c.d.t").name == "c.d.t"
 
 
 def test_an_idle_query_keeps_its_ledger(stream: FileStream) -> None:
-    """Without news its newest entry is written again, lest Delta cleans it up; then it goes on."""
+    """Without new records the newest entry is written again before Delta cleans it up."""
     sink = stream.sink()
     sink._heartbeat = Heartbeat(0.5)
     stream.append(4)

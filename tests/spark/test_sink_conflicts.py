@@ -1,4 +1,4 @@
-"""What others do to the table while a batch is being written: no matter, tried again, or reported."""
+"""Concurrent changes of the table during a batch are ignored, retried or reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ CONF = {"spark.databricks.delta.properties.defaults.checkpointInterval": "1"}
 
 
 def wait_for(path: str) -> None:
-    """Wait until a file exists."""
     deadline = time.monotonic() + DEADLINE_S
     while not Path(path).exists():
         if time.monotonic() > deadline:
@@ -31,11 +30,11 @@ def wait_for(path: str) -> None:
 
 
 def held_up(df: DataFrame, reached: Path, go: Path) -> DataFrame:
-    """Return rows whose only task says that it is under way, and waits for leave to go on."""
+    """Return rows whose only task signals that it has started, and waits for permission to continue."""
     seconds, paths = DEADLINE_S, (str(reached), str(go))
 
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Workers cannot import this module, so it uses nothing of it.
+        # Workers cannot import this module, so the function uses nothing from it.
         import time
         from pathlib import Path
 
@@ -51,7 +50,7 @@ def held_up(df: DataFrame, reached: Path, go: Path) -> DataFrame:
 def during_write(
     monkeypatch: pytest.MonkeyPatch, stream: FileStream, batch_id: int, happen: Callable[[], None]
 ) -> list[str]:
-    """Have something happen once while the files of a batch are being written; return that batch's tries."""
+    """Run an action once while the files of a batch are being written; return that batch's attempts."""
     append = DeltaTable.append
     reached, go = stream.table.with_name("reached"), stream.table.with_name("go")
     tries: list[str] = []
@@ -82,7 +81,7 @@ def during_write(
 
 @contextmanager
 def conf_set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """Have a session's settings differ for a while; they are the defaults otherwise."""
+    """Change a session's settings for a while and restore the defaults."""
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:
@@ -107,7 +106,7 @@ def conf_set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
 def test_a_batch_lands_beside_what_others_do(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch, statement: str, tries: int, deleted: int
 ) -> None:
-    """The second try lands where Delta turns the first write down; the rows are there once."""
+    """If Delta rejects the first write, the second attempt succeeds; the rows are there once."""
     stream.append(12)
     tried = during_write(monkeypatch, stream, 2, lambda: stream.sql(statement))
     with conf_set(stream.spark, CONF):
@@ -121,8 +120,6 @@ def test_a_batch_lands_beside_what_others_do(
 def test_a_constraint_that_the_batch_breaks_is_reported(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query ends with Delta's error and nothing is written; without the constraint it goes on."""
-
     def constrain() -> None:
         entry = stream.sink().ledger(stream.spark)
         assert entry is not None

@@ -1,7 +1,8 @@
-"""Rows that do not fit go to a second table, and crashes between the two commits lose and double none.
+"""Rows that do not fit go to a second table; a crash between the two commits loses and duplicates none.
 
-Most tests write ranges of offsets, as a backfill does, in place of a query's batches: what the sink does with
-them is the same, and each takes a fraction of the time. Record *n* lies at offset *n*, one byte long.
+Most tests write ranges of offsets, as a backfill does, in place of a query's batches: the sink treats them
+the same way, and each range takes a fraction of the time. Record *n* begins at offset *n* and is one byte
+long.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ NAMELESS = "column Name is NULL but the table's is NOT NULL"
 class TwoTables:
     """A table with rules and its dead letters.
 
-    Record *n* does not parse if *n* ends in 0, has no name if it ends in 1, and breaks a CHECK if in 2.
+    Record *n* does not parse if *n* ends in 0, has no name if it ends in 1, and violates a CHECK if it ends
+    in 2.
     """
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
@@ -47,16 +49,14 @@ class TwoTables:
         self.sql("ALTER TABLE {t} ADD CONSTRAINT small CHECK (id % 10 <> 2)")
 
     def sql(self, statement: str) -> None:
-        """Run a statement on the main table, written ``{t}``."""
         self.spark.sql(statement.format(t=f"delta.`{self.table}`")).collect()
 
     def sink(self, *, dead: bool = True) -> DeltaSink:
-        """A writer of the two tables, as a fresh process would make it."""
+        """Return a sink of the two tables, as a new process would create it."""
         letters = DeadLetters(path=str(self.dead)) if dead else None
         return DeltaSink(APP_ID, path=str(self.table), dead_letters=letters)
 
     def write(self, begin: int, end: int, *, dead: bool = True, without: str = "") -> bool:
-        """Write the records of a range, leaving out a column."""
         rows = records(
             self.spark.range(begin, end).selectExpr("'j' AS journal", "id AS offset", "id AS number")
         )
@@ -64,29 +64,26 @@ class TwoTables:
         return self.sink(dead=dead).write_batch(rows.drop(*without.split()), first, last)
 
     def letters(self) -> list[Row]:
-        """The dead letters."""
         return self.spark.read.format("delta").load(str(self.dead)).orderBy("offset").collect()
 
     def dead_ledger(self) -> LedgerEntry:
-        """The newest entry of the dead letters."""
         entry = DeltaSink(APP_ID + APP_ID_SUFFIX, path=str(self.dead)).ledger(self.spark)
         assert entry is not None
         return entry
 
     def fitting(self) -> list[int]:
-        """Offsets of the main table's rows."""
         rows = self.spark.read.format("delta").load(str(self.table)).select("_offset").collect()
         return [row._offset for row in rows]
 
     def assert_parted(self, end: int) -> dict[int, str]:
-        """Check that each record before ``end`` is in one table, once; return each dead one's reason."""
+        """Check that each record before ``end`` is in one table; return the reason of each dead letter."""
         letters = self.letters()
         assert Counter([*self.fitting(), *(row.offset for row in letters)]) == Counter(range(end))
         return {row.offset: row.reason for row in letters}
 
 
 def records(reader: DataFrame) -> DataFrame:
-    """What a query makes of rows with a journal, an offset and a number."""
+    """Return rows with a journal, an offset and a number, as a query produces them."""
     return reader.selectExpr(
         "journal AS _journal",
         "offset AS _offset",
@@ -99,24 +96,21 @@ def records(reader: DataFrame) -> DataFrame:
 
 @pytest.fixture
 def tables(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TwoTables:
-    """Two empty tables."""
     monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
     return TwoTables(spark, tmp_path)
 
 
 def crash_at(tables: TwoTables, monkeypatch: pytest.MonkeyPatch, point: str, begin: int, end: int) -> None:
-    """Write a range until a failpoint is reached."""
     monkeypatch.setenv(FAILPOINT_VARIABLE, f"{point}:1:raise")
     with pytest.raises(FailpointError, match=point):
         tables.write(begin, end)
     monkeypatch.delenv(FAILPOINT_VARIABLE)
 
 
-@pytest.mark.soak  # The schedules of test_crashes come by the same, in every run.
+@pytest.mark.soak  # The schedules of test_crashes cover this in every run.
 def test_a_crash_at_any_step_parts_each_record_once(
     tables: TwoTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same range is written again, or others over the same bytes; the reasons say what is wrong."""
     tables.write(0, 10)
     for number, point in enumerate(POINTS, 1):
         begin, end = 10 * number, 10 * number + 10
@@ -134,7 +128,7 @@ def test_a_crash_at_any_step_parts_each_record_once(
 
 
 def test_a_check_is_evaluated_as_delta_does(tables: TwoTables) -> None:
-    """A null breaks it; integers are as wide as the table's; a column may have a default."""
+    """A null violates it, integers have the table's width, and a column may have a default."""
     tables.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')")
     tables.sql("ALTER TABLE {t} ADD COLUMN size INT")
     tables.sql("ALTER TABLE {t} ADD CONSTRAINT positive CHECK (id + 1 > 0)")
@@ -150,11 +144,11 @@ def test_a_check_is_evaluated_as_delta_does(tables: TwoTables) -> None:
     assert tables.assert_parted(4) == {0: both}
 
 
-@pytest.mark.soak  # property/test_ledger.py draws it in every run.
+@pytest.mark.soak  # property/test_ledger.py draws this in every run.
 def test_rules_that_change_between_the_commits_part_each_record_once(
     tables: TwoTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dead letter stays one; a record that is in no table yet goes by the new rules."""
+    """Dead letters stay dead letters; records that are in neither table yet follow the new rules."""
     crash_at(tables, monkeypatch, "sink.dead_letters_written", 0, 20)
     tables.sql("ALTER TABLE {t} DROP CONSTRAINT small")
     tables.sql("ALTER TABLE {t} ADD CONSTRAINT odd CHECK (id % 10 <> 3)")
@@ -163,12 +157,12 @@ def test_rules_that_change_between_the_commits_part_each_record_once(
     assert reasons == {"not": 3, "Name": 3, "small": 2, "odd": 3}
 
 
-@pytest.mark.soak  # property/test_ledger.py draws it in every run.
+@pytest.mark.soak  # property/test_ledger.py draws this in every run.
 def test_committed_messages_are_parted_by_what_commits_them(
     tables: TwoTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message goes with the batch that has its acknowledgement, to one table, whatever its batches are."""
-    tables.spark.createDataFrame([], LETTERS).write.format("delta").save(str(tables.dead))  # Of others.
+    """A message goes to one table with the batch that has its acknowledgement, however batches are cut."""
+    tables.spark.createDataFrame([], LETTERS).write.format("delta").save(str(tables.dead))  # By others.
     sink = DeltaSink(
         APP_ID, path=str(tables.table), dead_letters=DeadLetters(path=str(tables.dead)), on_overlap="trim"
     )
@@ -205,7 +199,7 @@ def test_committed_messages_are_parted_by_what_commits_them(
 def test_a_record_that_changes_its_mind_is_in_one_table(
     tables: TwoTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str
 ) -> None:
-    """A dead letter stays one though it fits in the second pass; a record that fits no more is an error."""
+    """A dead letter stays one even if it fits in the second pass; a row that stops fitting is an error."""
     unread = tmp_path / "unread"
     unread.write_text("3")
     bad = tables.spark.read.text(str(unread)).select(f.expr("try_cast(value AS BIGINT)").alias("bad"))
@@ -229,7 +223,6 @@ def test_a_record_that_changes_its_mind_is_in_one_table(
 
 @pytest.mark.soak
 def test_dead_letters_are_switched_on_and_off(tables: TwoTables, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A switch leaves no record between the tables, whatever was restored before."""
     extra = "_corrupt_record _record"
     tables.write(3, 9, dead=False, without=extra)
     crash_at(tables, monkeypatch, "sink.dead_letters_written", 9, 20)
@@ -246,9 +239,9 @@ def test_dead_letters_are_switched_on_and_off(tables: TwoTables, monkeypatch: py
     assert sorted(offsets) == [*range(3, 20), *range(23, 43)]
 
 
-@pytest.mark.soak  # The schedules of test_crashes come by the same, in every run.
+@pytest.mark.soak  # The schedules of test_crashes cover this in every run.
 def test_a_restored_table_does_not_double_its_dead_letters(tables: TwoTables) -> None:
-    """Dead letters stay and the rest comes again; without _record a row's JSON is its raw."""
+    """Dead letters stay and the other rows come again; without _record, a row's JSON is its raw text."""
     for begin in (0, 10, 20):
         tables.write(begin, begin + 10, without="_record")
     tables.sql("RESTORE TABLE {t} TO VERSION AS OF 3")
@@ -261,7 +254,7 @@ def test_a_restored_table_does_not_double_its_dead_letters(tables: TwoTables) ->
 
 
 def test_a_row_that_takes_another_away_need_not_fit(tables: TwoTables) -> None:
-    """A deletion without a name is no dead letter, a change is; nor does a dead letter need a key."""
+    """A deletion without a name is no dead letter, but a change is; dead letters need no key."""
     upsert = Upsert(("id",), delete_when="gone")
     sink = DeltaSink(
         APP_ID, path=str(tables.table), upsert=upsert, dead_letters=DeadLetters(path=str(tables.dead))
@@ -287,7 +280,7 @@ def test_a_row_that_takes_another_away_need_not_fit(tables: TwoTables) -> None:
 
 
 def test_nulls_that_delta_does_not_look_for_are_found(spark: SparkSession, tmp_path: Path) -> None:
-    """A null in an array whose type has none is a dead letter; without dead letters it ends the query."""
+    """A null in an array of non-null elements is a dead letter, or ends the query if there are none."""
     where = str(tmp_path / "table")
     required = StructType([StructField("x", IntegerType(), nullable=False)])
     columns = StructType([StructField("at", required), StructField("list", ArrayType(IntegerType(), False))])
@@ -311,7 +304,6 @@ def test_nulls_that_delta_does_not_look_for_are_found(spark: SparkSession, tmp_p
 
 
 def test_what_cannot_be_parted_is_refused(tables: TwoTables, tmp_path: Path) -> None:
-    """Rows that do not say where they come from, one table for both, other sources than journals."""
     checkpoint = str(tmp_path / "checkpoint")
     rate = tables.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
     with pytest.raises(DeadLetterError, match="do not say where they come from"):
@@ -326,11 +318,11 @@ def test_what_cannot_be_parted_is_refused(tables: TwoTables, tmp_path: Path) -> 
     assert not tables.dead.exists()
 
 
-@pytest.mark.soak  # The schedules of test_crashes come by the same, in every run.
+@pytest.mark.soak  # The schedules of test_crashes cover this in every run.
 def test_a_stream_without_its_checkpoint_goes_on(
     stream: FileStream, tables: TwoTables, monkeypatch: pytest.MonkeyPatch, searches: Counter[str]
 ) -> None:
-    """A stream goes on if other batches come over the same bytes, and it follows the histories."""
+    """The stream continues even if new batches cover the same bytes, and it follows both histories."""
     for max_bytes in (1000, 100):
         reader = stream.spark.readStream.format("file_journals").options(
             root=str(stream.journals), maxBytesPerTrigger=str(max_bytes)
@@ -358,6 +350,5 @@ def test_a_stream_without_its_checkpoint_goes_on(
 
 
 def run(sink: DeltaSink, rows: DataFrame, checkpoint: Path) -> None:
-    """Run a query to its end."""
     query = sink.start(rows, checkpoint=str(checkpoint), availableNow=True)
     assert query.awaitTermination(DEADLINE_S)

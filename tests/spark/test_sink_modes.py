@@ -1,7 +1,7 @@
-"""A table in each output mode is, batch by batch, what Spark's own Delta writers make of the same query.
+"""In each output mode, our table equals the one of Spark's own Delta writers after every batch.
 
-For ``append`` and ``complete`` that is Delta's sink. It has no mode ``update``: there, Delta's documentation
-merges each batch by the grouping keys, which is done here with its own API.
+For ``append`` and ``complete`` the reference is Delta's sink. It has no ``update`` mode: Delta's
+documentation merges each batch by the grouping keys instead, and these tests do so with Delta's API.
 """
 
 from __future__ import annotations
@@ -32,27 +32,26 @@ BATCHES = [
 
 
 def counts(rows: DataFrame) -> DataFrame:
-    """Groups whose rows change, none of which leaves the result."""
+    """Groups whose rows change and never leave the result."""
     return rows.groupBy("key").agg(F.count("*").alias("n"), F.max("number").alias("last"))
 
 
 def few(rows: DataFrame) -> DataFrame:
-    """HAVING: groups leave the result when they grow."""
+    """HAVING: groups leave the result as they grow."""
     return counts(rows).where("n < 3")
 
 
 def top(rows: DataFrame) -> DataFrame:
-    """The two largest groups, which change."""
+    """The two largest groups, which change over time."""
     return counts(rows).orderBy(F.desc("n"), "key").limit(2)
 
 
 def averages(rows: DataFrame) -> DataFrame:
-    """Values that rise and fall."""
     return rows.groupBy("key").agg(F.avg(F.col("number") % 7).alias("mean"))
 
 
 def windows(rows: DataFrame) -> DataFrame:
-    """Windows that close behind a watermark, and are dropped from the state then."""
+    """Windows that close behind a watermark, and are then dropped from the state."""
     late = rows.withWatermark("time", "5 seconds")
     return (
         late.groupBy(F.window("time", "10 seconds").alias("w"), "key")
@@ -62,19 +61,16 @@ def windows(rows: DataFrame) -> DataFrame:
 
 
 def distinct(rows: DataFrame) -> DataFrame:
-    """The first row of each key."""
     return rows.dropDuplicates(["key"]).select("key")
 
 
 def joined(rows: DataFrame) -> DataFrame:
-    """Rows of the stream beside those of a table that stays as it is."""
+    """Rows of the stream joined with a static table."""
     static = rows.sparkSession.createDataFrame([("a", 1), ("c", 3), ("c", 4)], "key STRING, x INT")
     return rows.join(static, "key", "left").select("key", "number", "x")
 
 
 class Case(NamedTuple):
-    """A query, and how it is written."""
-
     query: Callable[[DataFrame], DataFrame]
     mode: str
     upsert: Upsert | None = None
@@ -101,8 +97,6 @@ QUICK = {"HAVING, complete"}
 
 
 class Both:
-    """One query into two tables, each with a checkpoint of its own."""
-
     def __init__(self, spark: SparkSession, root: Path, case: Case) -> None:
         self.spark = spark
         self.root = root
@@ -116,7 +110,7 @@ class Both:
             os.utime(file, (number + 1, number + 1))  # Spark reads the oldest file first.
 
     def stream(self) -> DataFrame:
-        """The query over the lines, one file a batch."""
+        """Return the query over the lines, with one file per batch."""
         lines = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.root / "lines"))
         numbered = lines.selectExpr(
             "split(value, ' ')[0] AS key", "CAST(split(value, ' ')[1] AS BIGINT) AS number"
@@ -124,7 +118,7 @@ class Both:
         return self.case.query(numbered.selectExpr("*", "timestamp_seconds(number) AS time"))
 
     def run_ours(self) -> dict[int, list[Row]]:
-        """Run our sink over all batches; return the table's rows after each of them."""
+        """Run our sink over all batches; return the table's rows after each batch."""
         sink = DeltaSink(APP_ID, path=str(self.root / "ours"), upsert=self.case.upsert)
         query = sink.start(
             self.stream(),
@@ -137,7 +131,7 @@ class Both:
         return {entry["batch_id"]: self.rows("ours", version) for version, entry in entries.items()}
 
     def run_theirs(self) -> dict[int, list[Row]]:
-        """Run Delta's own sink, or its recipe of the mode update, as :meth:`run_ours` does."""
+        """Run Delta's own sink, or its recipe for the mode update, like :meth:`run_ours`."""
         writer = self.stream().writeStream.outputMode(self.case.mode).trigger(availableNow=True)
         writer = writer.option("checkpointLocation", str(self.root / "theirs-checkpoint"))
         if self.case.mode == "update":
@@ -150,7 +144,6 @@ class Both:
         return {batch_id: self.rows("theirs", version) for version, batch_id in batches.items()}
 
     def merge(self, df: DataFrame, batch_id: int) -> None:
-        """Merge a batch by the grouping keys, with Delta's own API."""
         assert self.case.upsert is not None
         path, spark = str(self.root / "theirs"), df.sparkSession
         if batch_id == 0:
@@ -162,12 +155,10 @@ class Both:
         self.merged[batch_id] = sorted(spark.read.format("delta").load(path).collect(), key=repr)
 
     def rows(self, table: str, version: int) -> list[Row]:
-        """The table's rows at a version, in order."""
         frame = self.spark.read.format("delta").option("versionAsOf", version).load(str(self.root / table))
         return sorted(frame.collect(), key=repr)
 
     def history(self, table: str) -> list[Row]:
-        """The commits of a table."""
         return DeltaTable.forPath(self.spark, str(self.root / table)).history().collect()
 
 
@@ -177,7 +168,6 @@ class Both:
 def test_each_batch_leaves_the_rows_of_sparks_own_sink(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """The same batches, and the same rows after each of them; in the end there are some."""
     both = Both(spark, tmp_path, CASES[name])
     ours = both.run_ours()
     assert ours == both.run_theirs()
@@ -187,7 +177,7 @@ def test_each_batch_leaves_the_rows_of_sparks_own_sink(
 
 @pytest.fixture
 def result(stream: FileStream) -> Callable[..., None]:
-    """Starts the query that keeps the counts of the stream's records in a table, in the mode complete."""
+    """Starts a query in complete mode that keeps the counts of the stream's records in a table."""
 
     def run(sink: DeltaSink | None = None) -> None:
         kept = sink or DeltaSink(APP_ID, path=str(stream.table), upsert=Upsert(["journal"]))
@@ -201,7 +191,7 @@ def result(stream: FileStream) -> Callable[..., None]:
 def test_a_complete_result_takes_no_rows_of_others_away(
     stream: FileStream, result: Callable[..., None]
 ) -> None:
-    """A table that holds other rows at first, or gets those of another stream later, is refused."""
+    """A table that has other rows at first, or gets those of another stream later, is refused."""
     stream.sql("CREATE TABLE {t} (journal STRING, count BIGINT) USING delta")
     stream.sql("INSERT INTO {t} VALUES ('x', 1)")
     stream.append(4)
@@ -220,7 +210,7 @@ def test_a_complete_result_takes_no_rows_of_others_away(
 
 
 def test_the_mode_is_seen_in_any_session_and_of_each_query(stream: FileStream) -> None:
-    """A sink that has served a query in the mode append refuses the next one, of a new session, in update."""
+    """A sink that has served a query in append mode must refuse one in update mode from a new session."""
     sink = DeltaSink(APP_ID, path=str(stream.table), checkpoint=str(stream.checkpoint))
     stream.append(4)
     stream.run_batches(sink)
@@ -233,7 +223,7 @@ def test_the_mode_is_seen_in_any_session_and_of_each_query(stream: FileStream) -
 
 
 def test_a_mode_that_cannot_be_seen_is_refused_where_it_matters(stream: FileStream) -> None:
-    """A thread that a user's function starts does not know its query; only state makes modes differ."""
+    """A thread of a user's function does not know its query; the mode matters for stateful queries only."""
 
     def elsewhere(df: DataFrame, batch_id: int) -> None:
         sink = DeltaSink(APP_ID, path=str(stream.table), checkpoint=str(stream.checkpoint))

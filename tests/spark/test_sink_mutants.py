@@ -1,6 +1,6 @@
-"""The oracle catches sinks that are wrong: without that, nothing it says about ours would count.
+"""The oracle catches incorrect sinks; otherwise its verdicts on our sink would prove nothing.
 
-Each broken sink is one that is written in practice. Each goes through a scenario that our sink passes.
+Each broken sink is one that people write in practice. Each goes through a scenario that our sink passes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,15 @@ WriteBatch = Callable[[DataFrame, int], None]
 
 
 def appended(df: DataFrame, stream: FileStream, **options: str | int) -> None:
-    """One Delta append."""
     df.write.format("delta").mode("append").options(**options).save(str(stream.table))
 
 
 def ours(stream: FileStream) -> WriteBatch:
-    """The real one."""
     return stream.sink()
 
 
 def batch_id_only(stream: FileStream) -> WriteBatch:
-    """Delta's own recipe for foreachBatch: a stable app id, and the batch id as its version."""
+    """Delta's recipe for foreachBatch: a stable app id, with the batch id as its version."""
 
     def write(df: DataFrame, batch_id: int) -> None:
         appended(df, stream, txnAppId=APP_ID, txnVersion=batch_id)
@@ -44,7 +42,7 @@ def batch_id_only(stream: FileStream) -> WriteBatch:
 
 
 def query_id_as_app_id(stream: FileStream) -> WriteBatch:
-    """The same with an app id that is new with each query checkpoint, as Delta's streaming sink has it."""
+    """The same with a new app id for each query checkpoint, as in Delta's streaming sink."""
     app_id = str(uuid.uuid4())
 
     def write(df: DataFrame, batch_id: int) -> None:
@@ -55,7 +53,7 @@ def query_id_as_app_id(stream: FileStream) -> WriteBatch:
 
 
 def no_txn(stream: FileStream) -> WriteBatch:
-    """An append and nothing else."""
+    """Append without a transaction number."""
 
     def write(df: DataFrame, batch_id: int) -> None:
         appended(df, stream)
@@ -65,7 +63,7 @@ def no_txn(stream: FileStream) -> WriteBatch:
 
 
 def two_commits(stream: FileStream) -> WriteBatch:
-    """Rows in one commit, the ledger in the next. It compares offsets as it should."""
+    """Commit the rows, then the ledger; offsets are compared correctly."""
 
     def write(df: DataFrame, batch_id: int) -> None:
         end = planned(stream, batch_id)
@@ -86,21 +84,20 @@ def two_commits(stream: FileStream) -> WriteBatch:
 
 
 def planned(stream: FileStream, batch_id: int) -> object:
-    """Where a batch ends, as the query checkpoint says."""
+    """Return where a batch ends according to the query checkpoint."""
     path = offsets_path(str(stream.checkpoint), batch_id)
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a path as Spark has it
         return parse_offsets(file.read(), path)
 
 
 def newest_entry(stream: FileStream) -> LedgerEntry | None:
-    """The table's newest entry, if there is a table."""
     return stream.sink().ledger(stream.spark) if Delta.isDeltaTable(stream.spark, str(stream.table)) else None
 
 
 def crash_after_the_write(
     stream: FileStream, make: Callable[[FileStream], WriteBatch], monkeypatch: object
 ) -> None:
-    """Die between the write of a batch and Spark's record of it, then go on."""
+    """Crash between the write of a batch and Spark's record of it, then continue."""
     assert isinstance(monkeypatch, pytest.MonkeyPatch)
     stream.append(12)
     monkeypatch.setenv(FAILPOINT_VARIABLE, "sink.after_write:2:raise")
@@ -139,7 +136,7 @@ MUTANTS = [
     pytest.param(
         no_txn, crash_after_the_write, "duplicated", id="no txn doubles rows", marks=pytest.mark.soak
     ),
-    pytest.param(  # In every run, test_crashes catches it.
+    pytest.param(  # test_crashes catches it in every run.
         two_commits, crash_after_the_write, "duplicated", id="two commits double rows", marks=pytest.mark.soak
     ),
 ]
@@ -149,7 +146,6 @@ MUTANTS = [
 def test_our_sink_passes(
     stream: FileStream, scenario: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Our sink loses nothing, doubles nothing, and leaves every version consistent."""
     scenario(stream, ours, monkeypatch)
     assert stream.assert_exact().rows in (12, 24)
 
@@ -162,7 +158,7 @@ def test_the_oracle_catches_a_broken_sink(
     fault: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The oracle counts what was lost or doubled, and sees that rows and recorded offsets part."""
+    """The oracle counts lost and duplicate rows, and detects rows that disagree with recorded offsets."""
     scenario(stream, make, monkeypatch)
     verdict = stream.verdict()
     assert getattr(verdict, fault) > 0
@@ -171,7 +167,7 @@ def test_the_oracle_catches_a_broken_sink(
 
 @pytest.mark.soak
 def test_the_oracle_sees_two_commits_even_without_a_crash(stream: FileStream) -> None:
-    """Rows and offsets that are not in one commit disagree at the version in between."""
+    """Rows and offsets in separate commits disagree at the version in between."""
     stream.append(12)
     stream.run_batches(two_commits(stream), maxBytesPerTrigger=50)
     verdict = stream.verdict()

@@ -1,4 +1,4 @@
-"""Queries of several sources, and of state: crashed at each step, their table is as if nothing had been."""
+"""Queries of several sources and queries with state: a crash at any step leaves no trace in their table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATE = "rate"
 
 
 def with_rate(stream: FileStream) -> DataFrame:
-    """The journals, and beside them a source that has five new rows in each run."""
+    """Return the union of the journals and a source that has five new rows in each run."""
     rate = (
         stream.spark.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", 5)
@@ -29,13 +29,11 @@ def with_rate(stream: FileStream) -> DataFrame:
 
 
 def run(stream: FileStream, rows: DataFrame) -> None:
-    """Run a query of any rows to its end."""
     query = stream.sink().start(rows, checkpoint=str(stream.checkpoint), availableNow=True)
     assert query.awaitTermination(DEADLINE_S)
 
 
 def crash(stream: FileStream, rows: DataFrame, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    """Run until a failpoint is reached."""
     monkeypatch.setenv(FAILPOINT_VARIABLE, f"{point}:1:raise")
     with pytest.raises(StreamingQueryException, match=point):
         run(stream, rows)
@@ -43,12 +41,11 @@ def crash(stream: FileStream, rows: DataFrame, monkeypatch: pytest.MonkeyPatch, 
 
 
 def table(stream: FileStream) -> list[tuple[object, ...]]:
-    """The table's rows in order."""
     return sorted(tuple(row) for row in stream.spark.read.format("delta").load(str(stream.table)).collect())
 
 
 def rows_of_both(stream: FileStream) -> list[tuple[object, ...]]:
-    """What the table has to hold: the journals' records, and of the other source what the ledger says."""
+    """Return the expected rows: the journals' records, and the other source's rows by the ledger."""
     entry = stream.sink().ledger()
     assert entry is not None
     assert isinstance(entry.end[1], str)
@@ -62,7 +59,6 @@ def rows_of_both(stream: FileStream) -> list[tuple[object, ...]]:
 def test_another_source_is_committed_with_the_journals(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches in which it alone moved are written, replays of them skipped, and a new start is refused."""
     for records in (0, 4, 0):
         stream.append(records)
         run(stream, with_rate(stream))
@@ -80,9 +76,9 @@ def test_another_source_is_committed_with_the_journals(
     assert table(stream) == held
 
 
-@pytest.mark.soak  # The schedules of test_crashes come by the same, in every run.
+@pytest.mark.soak  # The schedules of test_crashes cover this in every run.
 def test_state_survives_a_crash_at_each_step(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each key comes once, in whatever batches its records are and however often these were run."""
+    """Each key comes once, however its records are divided into batches and however often these run."""
     kept = "CAST(substring_index(CAST(value AS STRING), ' ', 2) AS STRING)"
     keys = stream.rows(maxBytesPerTrigger=150).selectExpr(f"substring({kept}, 1, 8) AS key")
     distinct = keys.dropDuplicates(["key"])

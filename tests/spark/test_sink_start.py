@@ -1,4 +1,4 @@
-"""A query that cannot run is refused before it starts, and one that is stopped ends in silence."""
+"""A query that cannot run is refused before it starts, and a stopped one ends without an error."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def blocked(tmp_path: Path) -> Path:
-    """A directory that nobody can make, root included: its parent is a file."""
+    """A directory that nobody can create, not even root, because its parent is a file."""
     (tmp_path / "file").write_text("no directory")
     return tmp_path / "file" / "below"
 
 
 def test_places_that_cannot_be_written_are_named(stream: FileStream, blocked: Path) -> None:
-    """Table, checkpoint and schema are tried before the query starts, and each error is one line."""
     checkpoint = str(stream.checkpoint)
     with pytest.raises(TableRefusedError, match="its directory cannot be written: ") as caught:
         DeltaSink(APP_ID, path=str(blocked)).start(stream.rows(), checkpoint=checkpoint)
@@ -50,7 +49,7 @@ def test_a_damaged_log_is_named_in_one_line(stream: FileStream) -> None:
     (commit,) = stream.table.glob("_delta_log/*1.json")
     commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
     commit.write_text("garbage\n")
-    # A table that this session has not read yet, because Delta keeps a snapshot of those that it has.
+    # The session must not have read the table before, because Delta caches snapshots.
     moved = stream.table.rename(stream.table.with_name("moved"))
     with pytest.raises(
         TableRefusedError, match=r"its log cannot be read: line 1 of .* is not valid JSON"
@@ -61,7 +60,7 @@ def test_a_damaged_log_is_named_in_one_line(stream: FileStream) -> None:
 
 
 def test_columns_that_do_not_fit_are_refused_at_the_start(stream: FileStream) -> None:
-    """The table's columns and the query's are both known then."""
+    """The columns of the table and of the query are both known at that time."""
     stream.sql("CREATE TABLE {t} (journal STRING, offset STRING, value BINARY) USING delta")
     with pytest.raises(SchemaMismatchError, match=f"app id '{APP_ID}', at its start: .*offset"):
         stream.sink().start(stream.rows(), checkpoint=str(stream.checkpoint))
@@ -70,7 +69,6 @@ def test_columns_that_do_not_fit_are_refused_at_the_start(stream: FileStream) ->
 def test_a_new_app_id_on_a_filled_table_is_warned_of(
     stream: FileStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line says what the table holds and for whom; a query that continues its table gets none."""
     stream.append(4)
     stream.run()
     stream.run()
@@ -85,12 +83,12 @@ def test_a_new_app_id_on_a_filled_table_is_warned_of(
 
 
 def slow(rows: DataFrame) -> DataFrame:
-    """Return the rows, each after a while."""
+    """Return the rows with a pause before each one."""
     return rows.where(F.expr("length(java_method('java.lang.Thread', 'sleep', 60000L)) > 0"))
 
 
 def test_a_query_stopped_in_mid_batch_ends_as_stopped(stream: FileStream) -> None:
-    """Spark reads the interruption from the batch's error: a long text would overflow its stack."""
+    """Spark finds the interruption in the batch's error; a long text would overflow its stack."""
     stream.append(2)
     stream.run()
     stream.append(20)
@@ -98,7 +96,6 @@ def test_a_query_stopped_in_mid_batch_ends_as_stopped(stream: FileStream) -> Non
     since: dict[int, float] = {}
 
     def hangs() -> bool:
-        """Whether a job runs that does not end: it writes the slow rows."""
         now = time.monotonic()
         return any(now - since.setdefault(job, now) > 3 for job in tracker.getActiveJobsIds())
 
@@ -112,7 +109,7 @@ def test_a_query_stopped_in_mid_batch_ends_as_stopped(stream: FileStream) -> Non
 
 
 def test_brokers_that_no_task_reaches_are_named_before_the_query_starts(stream: FileStream) -> None:
-    """And a batch by the direct lane, and a backfill, that read them."""
+    """This includes batches by the direct lane and backfills, which also read from brokers."""
     address = {"brokerAddress": "http://127.0.0.1:1", "requestTimeoutMs": "1000"}
     refused = pytest.raises(OptionError, match=r"brokerAddress.*127\.0\.0\.1:1.*a task on .* does not")
     rows = stream.spark.readStream.format("gazette").options(**address).load("orders/new")
@@ -124,7 +121,7 @@ def test_brokers_that_no_task_reaches_are_named_before_the_query_starts(stream: 
 
 
 def test_a_full_disk_is_named_with_its_directory(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java's text is that of a task's error here; the query goes on when there is space again."""
+    """Only Java's message is available from a task's error; the query continues once there is space."""
     stream.append(4)
     stream.run()
     stream.append(4)
@@ -182,7 +179,6 @@ DeltaSink("orders", path=sys.argv[1] + "/table").resume(spark.readStream.format(
 
 
 def run(program: str, directory: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a user's program to its end."""
     return subprocess.run(
         [sys.executable, "-c", program, str(directory)],
         env=env,
@@ -195,7 +191,7 @@ def run(program: str, directory: Path, env: dict[str, str]) -> subprocess.Comple
 
 @pytest.mark.soak
 def test_a_session_without_delta_is_told_how_to_get_it(tmp_path: Path) -> None:
-    """What most people meet first is, at each way in, one line that names both settings and the package."""
+    """This first error is common, so every entry point names both settings and the package in one line."""
     env = {name: value for name, value in os.environ.items() if name != CLASS_PATH_VARIABLE}
     done = run(PLAIN_SESSION, tmp_path, env)
     told = [*done.stdout.splitlines(), done.stderr.splitlines()[-1]]
@@ -207,7 +203,7 @@ def test_a_session_without_delta_is_told_how_to_get_it(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_a_delta_for_another_spark_is_named(tmp_path: Path, spark: SparkSession) -> None:
-    """By the name of its jar; here it is a copy of the right one."""
+    """The jar's name reveals the version; here it is a renamed copy of the right one."""
     jar = Path(delta_jar(spark).removeprefix("file:"))
     other = tmp_path / jar.name.replace("_4.2_", "_4.0_")
     shutil.copy(jar, other)

@@ -1,7 +1,7 @@
-"""Queries with state leave what Spark's own Delta sink leaves, run by run, however often they crash.
+"""Queries with state write the same rows as with Spark's own Delta sink, run by run, despite crashes.
 
-Spark runs batches in which no source moved, to emit closed windows, outer joins and timers. To take such a
-batch for a replay, because no offset moved, loses its rows.
+Spark runs batches in which no source has moved, to emit closed windows, outer joins and timers. A sink that
+takes such a batch for a replay loses its rows.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Shape = Callable[[DataFrame], DataFrame]
 
 
 def timed(rows: DataFrame) -> DataFrame:
-    """Records with their number, and a time of one second for each."""
+    """Return records with their number, and a time of one second for each."""
     number = "CAST(split(CAST(value AS STRING), ' ')[1] AS BIGINT)"
     return rows.selectExpr("journal", f"{number} AS number", f"timestamp_seconds({number}) AS time")
 
 
 def windows(rows: DataFrame) -> DataFrame:
-    """Counts of windows of ten seconds, each once its window is closed."""
+    """Count in windows of ten seconds, each emitted once its window is closed."""
     kept = timed(rows).withWatermark("time", "2 seconds").selectExpr("window(time, '10 seconds') AS w", "*")
     return kept.groupBy("w", "journal").count().selectExpr("w.start AS start", "journal", "count")
 
 
 def outer_join(rows: DataFrame) -> DataFrame:
-    """Records of one journal beside those of the other up to a second later, or beside nothing."""
+    """Join records of one journal with those of the other up to a second later, or with nothing."""
     left = timed(rows.where("journal = 'a'")).withWatermark("time", "2 seconds")
     right = timed(rows.where("journal = 'b'")).withWatermark("time", "2 seconds")
     left = left.selectExpr("number AS a", "time AS a_time")
@@ -51,13 +51,13 @@ def outer_join(rows: DataFrame) -> DataFrame:
 
 
 def distinct(rows: DataFrame) -> DataFrame:
-    """One record of each half-dozen, within the watermark."""
+    """Keep one record of each six, within the watermark."""
     keyed = timed(rows).selectExpr("number DIV 6 AS key", "time").withWatermark("time", "3 seconds")
     return keyed.dropDuplicatesWithinWatermark(["key"]).select("key")
 
 
 def timers(rows: DataFrame) -> DataFrame:
-    """One row of each dozen of records, given when its time is up: in a batch without news."""
+    """Emit one row for each twelve records when its timer fires, in a batch without new records."""
     return (
         timed(rows)
         .selectExpr("number DIV 12 AS key")
@@ -69,7 +69,7 @@ def timers(rows: DataFrame) -> DataFrame:
 
 
 def ring_once(key: tuple[Any, ...], frames: Any, state: Any) -> Iterator[Any]:
-    """Set a key's timer at its first record; give the key when the timer rings."""
+    """Set a key's timer at its first record; emit the key when the timer fires."""
     import pandas as pd  # type: ignore[import-untyped] # Spark's frames; no stubs are installed
 
     if state.hasTimedOut:
@@ -92,7 +92,7 @@ CASES = [
 
 
 class BothSinks:
-    """One query, written by our sink and, from a checkpoint and into a table of its own, by Spark's."""
+    """One query, written by our sink and by Spark's, each with its own table and checkpoint."""
 
     def __init__(self, stream: FileStream, shape: Shape) -> None:
         self.stream = stream
@@ -100,27 +100,24 @@ class BothSinks:
         self.theirs = stream.table.with_name("theirs")
 
     def run_theirs(self) -> None:
-        """Run Spark's own sink to the journals' present ends."""
         writer = self.shape(self.stream.rows()).writeStream.format("delta").trigger(availableNow=True)
         checkpoint = self.stream.checkpoint.with_name("theirs-checkpoint")
         query = writer.option("checkpointLocation", str(checkpoint)).start(str(self.theirs))
         assert query.awaitTermination(DEADLINE_S)
 
     def run_ours(self) -> None:
-        """Run our sink to the journals' present ends."""
         rows = self.shape(self.stream.rows())
         query = self.stream.sink().start(rows, checkpoint=str(self.stream.checkpoint), availableNow=True)
         assert query.awaitTermination(DEADLINE_S)
 
     def crash(self, monkeypatch: pytest.MonkeyPatch, point: str, hit: int) -> None:
-        """Run our sink until a failpoint is reached for the given time, if it is."""
+        """Run our sink until it has reached a failpoint the given number of times, if it does."""
         monkeypatch.setenv(FAILPOINT_VARIABLE, f"{point}:{hit}:raise")
         with pytest.raises(StreamingQueryException, match=point):
             self.run_ours()
         monkeypatch.delenv(FAILPOINT_VARIABLE)
 
     def rows_of(self, table: Path) -> list[Row]:
-        """The rows of a table in order."""
         return sorted(self.stream.spark.read.format("delta").load(str(table)).collect(), key=repr)
 
     def assert_equal(self) -> list[Row]:
@@ -148,15 +145,14 @@ def test_tables_are_equal_run_by_run(
 
 
 def newest_batch(stream: FileStream) -> int:
-    """Id of the batch that the table has last."""
     entry = stream.sink().ledger()
     assert entry is not None
     return entry.batch_id
 
 
-@pytest.mark.soak  # Windows keep a state in every run.
+@pytest.mark.soak  # In every run, windows have state.
 def test_timers_ring_once(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With such timers Spark runs a batch at each trigger; a crash in one loses and doubles no row."""
+    """With such timers Spark runs a batch at each trigger; a crash in one loses and duplicates no row."""
 
     def start() -> StreamingQuery:
         rows = timers(stream.rows())
@@ -183,7 +179,7 @@ def test_timers_ring_once(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -
 
 
 def totals(rows: DataFrame) -> DataFrame:
-    """Counts by journal and by parity, which later records change."""
+    """Counts by journal and parity, which later records change."""
     numbered = timed(rows).selectExpr("journal", "number % 4 AS part")
     return numbered.groupBy("journal", "part").count()
 
@@ -192,7 +188,7 @@ def totals(rows: DataFrame) -> DataFrame:
 def test_a_mode_that_repeats_rows_is_merged_by_the_grouping_keys(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """The table is a batch query's result at last, though a batch runs again; other keys are refused."""
+    """The table ends as a batch query's result, though a batch runs again; other keys are refused."""
 
     def run(*keys: str) -> None:
         sink = DeltaSink(APP_ID, path=str(stream.table), upsert=Upsert(keys))
@@ -219,7 +215,7 @@ def test_a_mode_that_repeats_rows_is_merged_by_the_grouping_keys(
 
 
 def test_a_mode_that_repeats_rows_is_refused_without_keys(stream: FileStream) -> None:
-    """Each batch would be appended as a whole, whether the sink starts the query or is given to it."""
+    """Every batch would be appended in full, whether the sink starts the query or foreachBatch calls it."""
     stream.append(9)
     rows = totals(stream.rows())
     with pytest.raises(OptionError, match=r"outputMode.*upsert"):

@@ -1,4 +1,4 @@
-"""The sink makes tables, adds columns to them, and keeps their files few, with every record in them once."""
+"""The sink creates tables, adds columns, and keeps files few, with every record in the table once."""
 
 from __future__ import annotations
 
@@ -22,25 +22,22 @@ RAW_DDL = "journal STRING NOT NULL COMMENT 'it''s whose', offset BIGINT, value B
 
 
 def run_rows(stream: FileStream, sink: DeltaSink, *columns: str, **options: Any) -> None:
-    """Run a query that adds columns to the raw ones, to the journals' present ends."""
     rows = stream.rows(**options).selectExpr("*", *columns)
     query = sink.start(rows, checkpoint=str(stream.checkpoint), availableNow=True)
     assert query.awaitTermination(DEADLINE_S)
 
 
 def detail(stream: FileStream, table: str) -> Row:
-    """What a table says about itself."""
     row: Row = stream.spark.sql(f"DESCRIBE DETAIL {table}").collect()[0]
     return row
 
 
 def verdict_on(stream: FileStream, location: str) -> OracleVerdict:
-    """What the oracle says about a table."""
     return check_table(Path(location.removeprefix("file:")), stream.truth(), app_id=APP_ID)
 
 
 def test_a_table_whose_making_was_killed_is_made_as_asked(stream: FileStream) -> None:
-    """Delta takes a log without a commit for a table: CREATE TABLE IF NOT EXISTS would leave it at that."""
+    """Delta treats a log without a commit as a table: CREATE TABLE IF NOT EXISTS would leave it as it is."""
     log = stream.table / "_delta_log"
     log.mkdir(parents=True)
     (log / ".00000000000000000000.json.5f1c.tmp").write_text("{")
@@ -57,7 +54,6 @@ def test_a_table_whose_making_was_killed_is_made_as_asked(stream: FileStream) ->
     "named", [pytest.param(False, id="path"), pytest.param(True, id="catalog", marks=pytest.mark.soak)]
 )
 def test_a_new_table_is_what_was_asked(stream: FileStream, named: bool) -> None:
-    """Columns, partitions or clusters, properties; it has its first entry from the empty first batch on."""
     stream.spark.sql("CREATE DATABASE IF NOT EXISTS made")
     try:
         where: dict[str, Any] = {"table": "made.orders"} if named else {"path": str(stream.table)}
@@ -94,7 +90,7 @@ TABLE_DDL = (
 )
 
 STEPS = [
-    # What the batch is, what becomes of it: the columns at fault, or a value in the row that it adds.
+    # The batch, and the outcome: the rejected columns, or a value in the row that it adds.
     ("1L AS id, 'a' AS text", ("text", "a")),
     ("2 AS ID, named_struct('Y', 'b', 'X', 7S) AS at", ("at.x", 7)),
     ("3L AS id, array(named_struct('x', 3Y)) AS list, CAST(0.5 AS FLOAT) AS d", ("list[0].x", 3)),
@@ -114,7 +110,7 @@ BY_NAME = [STEPS[1], STEPS[2], STEPS[4], STEPS[8]]
 
 
 def commit_actions(table: Path, version: int) -> dict[str, Any]:
-    """The actions of one commit by their kind, one of each."""
+    """Return the actions of one commit by their kind, one of each."""
     lines = (table / "_delta_log" / f"{version:020}.json").read_text().splitlines()
     return {kind: action for line in lines for kind, action in json.loads(line).items()}
 
@@ -141,7 +137,6 @@ def test_a_new_table_may_have_a_relative_path(
 def test_what_is_decided_is_what_delta_takes(
     stream: FileStream, named: bool, steps: list[tuple[str, Any]]
 ) -> None:
-    """A batch is in the table, its columns in the same commit; or an error names columns, and nothing is."""
     spark = stream.spark
     name = "fitted" if named else f"delta.`{stream.table}`"
     spark.sql(f"CREATE TABLE {name} ({TABLE_DDL}) USING delta")
@@ -185,7 +180,7 @@ def test_what_is_decided_is_what_delta_takes(
 def test_columns_that_the_table_computes_are_computed(
     spark: SparkSession, tmp_path: Path, upsert: Upsert | None
 ) -> None:
-    """Computed columns may be missing from a batch, though they are NOT NULL and partition the table."""
+    """Computed columns may be missing from a batch, although they are NOT NULL and partition the table."""
     name = f"delta.`{tmp_path}/table`"
     ddl = "id BIGINT, _journal STRING, _offset BIGINT, half BIGINT NOT NULL GENERATED ALWAYS AS (id DIV 2)"
     spark.sql(f"CREATE TABLE {name} ({ddl}) USING delta PARTITIONED BY (half)")
@@ -197,7 +192,7 @@ def test_columns_that_the_table_computes_are_computed(
 
 
 def test_a_partition_that_the_rows_lack_is_null(spark: SparkSession, tmp_path: Path) -> None:
-    """As any other column, and as on the direct lane; Delta's writer looks for it in the rows."""
+    """Other columns and the direct lane do the same; Delta's writer would look for the column in the rows."""
     name = f"delta.`{tmp_path}/table`"
     ddl = "id BIGINT, kind STRING, Day DATE"
     spark.sql(f"CREATE TABLE {name} ({ddl}) USING delta PARTITIONED BY (kind, Day)")
@@ -208,14 +203,13 @@ def test_a_partition_that_the_rows_lack_is_null(spark: SparkSession, tmp_path: P
 
 
 def evolving(stream: FileStream) -> DeltaSink:
-    """A writer of the stream's table that adds columns."""
     return DeltaSink(APP_ID, path=str(stream.table), schema_evolution="addNewColumns")
 
 
 def test_a_crash_after_columns_were_added_is_a_replay(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns, rows and entry were one commit: the batch is skipped, and the query goes on."""
+    """Columns, rows and entry are one commit, so the batch is skipped and the query continues."""
     stream.append(10)
     stream.run()
     stream.append(10)
@@ -245,7 +239,7 @@ def test_a_crash_after_columns_were_added_is_a_replay(
 def test_columns_that_change_meanwhile_are_looked_at_again(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch, added: str, error: Exception | None
 ) -> None:
-    """A batch is cast to a column that somebody adds before the write, or refused by name."""
+    """The batch is cast to a column that somebody adds before the write, or refused by the column's name."""
     stream.append(10)
     stream.run()
     append = DeltaTable.append
@@ -274,7 +268,6 @@ def test_columns_that_change_meanwhile_are_looked_at_again(
 
 
 def test_a_batch_is_few_files_and_the_table_is_compacted(stream: FileStream) -> None:
-    """One file for a small batch of two journals; OPTIMIZE by the entries' number, over restarts."""
     sink = DeltaSink(APP_ID, path=str(stream.table), target_file_bytes=1 << 20, compact_every=3)
     for _ in range(2):
         stream.append(12)

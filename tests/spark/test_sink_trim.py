@@ -1,4 +1,4 @@
-"""Checkpoints that overlap or miss the table: trimmed, let through or resumed, where the caller said so."""
+"""Checkpoints that overlap the table or skip bytes are trimmed, accepted or resumed if the caller says so."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 
 def trimming(stream: FileStream) -> DeltaSink:
-    """A writer of the table that trims."""
     return DeltaSink(APP_ID, path=str(stream.table), on_overlap="trim")
 
 
 def run_rows(stream: FileStream, sink: DeltaSink, rows: DataFrame, checkpoint: Path) -> None:
-    """Run a query of any rows to its end."""
     query = sink.start(rows, checkpoint=str(checkpoint), availableNow=True)
     assert query.awaitTermination(DEADLINE_S)
 
 
 def test_a_stale_checkpoint_is_trimmed_on_request(stream: FileStream) -> None:
-    """A stale checkpoint's batches overlap the table: new rows are written, no others, and it goes on."""
     stream.append(10)
     stream.run(maxBytesPerTrigger=60)
     stale = stream.copy_checkpoint("stale")
@@ -40,7 +37,6 @@ def test_a_stale_checkpoint_is_trimmed_on_request(stream: FileStream) -> None:
 
 
 def test_a_new_query_from_the_beginning_is_trimmed_on_request(stream: FileStream) -> None:
-    """A new query reads all again, in batches of another size, and adds what the table lacks."""
     stream.append(20)
     stream.run(maxBytesPerTrigger=70)
     stream.lose_checkpoint()
@@ -50,7 +46,7 @@ def test_a_new_query_from_the_beginning_is_trimmed_on_request(stream: FileStream
 
 
 def half_written(stream: FileStream) -> Path:
-    """Fill the table, lose the checkpoint, have more to read: the next query overlaps."""
+    """Fill the table, lose the checkpoint and append more records, so that the next query overlaps."""
     stream.append(10)
     stream.run()
     stream.lose_checkpoint()
@@ -59,7 +55,6 @@ def half_written(stream: FileStream) -> Path:
 
 
 def test_rows_that_do_not_say_where_they_come_from_are_refused(stream: FileStream) -> None:
-    """The error names the columns that are missing and how to go on; nothing is written."""
     checkpoint = half_written(stream)
     with pytest.raises(
         StreamingQueryException, match=r"(?s)TrimError.*columns value.*_journal and _offset.*resume\(reader\)"
@@ -77,7 +72,7 @@ def test_rows_that_do_not_say_where_they_come_from_are_refused(stream: FileStrea
     ],
 )
 def test_rows_of_elsewhere_end_the_query(stream: FileStream, column: str) -> None:
-    """A journal or offset that is none of the batch's is neither kept nor dropped; nothing is written."""
+    """A row with a journal or offset outside the batch cannot be kept or trimmed; nothing is written."""
     checkpoint = half_written(stream)
     kept = [name for name in ("journal", "offset", "value") if not column.endswith(f" AS {name}")]
     with pytest.raises(
@@ -88,7 +83,7 @@ def test_rows_of_elsewhere_end_the_query(stream: FileStream, column: str) -> Non
 
 
 def test_metadata_columns_trim_too(stream: FileStream) -> None:
-    """Rows with _journal and _offset, which are in the table once each."""
+    """Rows with _journal and _offset are trimmed, too."""
     stream.append(10)
     rows = stream.rows().selectExpr("journal AS _journal", "offset AS _offset", "length(value) AS size")
     run_rows(stream, trimming(stream), rows, stream.checkpoint)
@@ -100,7 +95,7 @@ def test_metadata_columns_trim_too(stream: FileStream) -> None:
 
 
 def ahead(stream: FileStream) -> tuple[str, int, int]:
-    """Have a query that starts past the table: its options' offsets, and the missing range of journal a."""
+    """Prepare a query that starts past the table: its offset options, and the missing range of journal a."""
     stream.append(10)
     stream.run()
     stream.lose_checkpoint()
@@ -112,7 +107,7 @@ def ahead(stream: FileStream) -> tuple[str, int, int]:
 
 
 def test_a_gap_that_was_accepted_is_recorded(stream: FileStream) -> None:
-    """The rows around it are in the table, and the ledger says what is not."""
+    """The rows around the gap are in the table, and the ledger records the gap."""
     starts, begin, end = ahead(stream)
     sink = DeltaSink(APP_ID, path=str(stream.table), accept_gaps={"a": [(begin, end)]})
     stream.append(4)
@@ -128,7 +123,6 @@ def test_a_gap_that_was_accepted_is_recorded(stream: FileStream) -> None:
 
 
 def test_a_gap_that_was_not_named_to_the_byte_is_refused(stream: FileStream) -> None:
-    """The error says what to name."""
     starts, begin, end = ahead(stream)
     sink = DeltaSink(APP_ID, path=str(stream.table), accept_gaps={"a": [(begin, end + 1)]})
     with pytest.raises(
@@ -139,7 +133,6 @@ def test_a_gap_that_was_not_named_to_the_byte_is_refused(stream: FileStream) -> 
 
 
 def test_a_query_resumes_in_one_call(stream: FileStream) -> None:
-    """The same call starts a new table, goes on with a checkpoint, and goes on without one."""
     for lost in (False, False, True, True):
         if lost:
             stream.lose_checkpoint()

@@ -1,4 +1,4 @@
-"""A table of one row for each key holds the last of each, at every version, whatever crashes and returns."""
+"""An upsert table has the last row of each key, at every version, despite crashes and stale writers."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ WORDS = "split(CAST(value AS STRING), ' ')"
 
 
 class Changes(FileStream):
-    """Journals of records ``KEY put …`` and ``KEY del``, whose keys are told apart by their journal."""
+    """Journals of records ``KEY put …`` and ``KEY del``, where keys of different journals are different."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
         super().__init__(spark, root)
         self.random = random.Random(18)
 
     def append(self, records: int, journal: str | None = None) -> None:
-        """Append random changes of four keys of each journal."""
         for _ in range(records):
             name = journal or self.random.choice("ab")
             what = self.random.choice(["put", "put", "del"])
@@ -48,11 +47,9 @@ class Changes(FileStream):
                 file.write(f"{name}{self.random.randrange(4)} {what} {self._written}\n".encode())
 
     def sink(self, **arguments: Any) -> DeltaSink:
-        """A writer that keeps one row of each key."""
         return DeltaSink(APP_ID, path=str(self.table), upsert=UPSERT, **arguments)
 
     def rows(self, **options: Any) -> DataFrame:
-        """The changes as a stream."""
         return (
             super()
             .rows(**options)
@@ -66,19 +63,16 @@ class Changes(FileStream):
         )
 
     def verdict(self, *, complete: bool = True) -> OracleVerdict:
-        """What the oracle of upserts says about the table."""
         truth = self.truth()
         return check_upserts(self.table, truth, read_change, COLUMNS, app_id=APP_ID, complete=complete)
 
     def check(self, *, complete: bool = True) -> OracleVerdict:
-        """Hold every version against the changes that it records."""
         verdict = self.verdict(complete=complete)
         assert verdict.exact, verdict
         return verdict
 
 
 def read_change(journal: str, offset: int, value: bytes) -> tuple[str, tuple[Any, ...] | None]:
-    """Key and row of a record."""
     body = value.decode()
     key, what, _ = body.split()
     return key, None if what == "del" else (journal, offset, key, body)
@@ -86,7 +80,6 @@ def read_change(journal: str, offset: int, value: bytes) -> tuple[str, tuple[Any
 
 @pytest.fixture
 def changes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changes:
-    """A new stream whose two journals are empty."""
     monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
     return Changes(spark, tmp_path)
 
@@ -97,9 +90,9 @@ def changes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_crash_between_the_steps_of_a_batch_changes_nothing(
     changes: Changes, monkeypatch: pytest.MonkeyPatch, nth: int, records: int
 ) -> None:
-    """At each of the sink's points; all versions hold what they record, and in the end that is all.
+    """Covers each point of the sink; every version is consistent, and the last one is complete.
 
-    The run dies in its first batch that reaches the point, or in the batch after that one.
+    The run crashes in its first batch that reaches the point, or in the next batch.
     """
     max_bytes = 80 // nth
     for point in ("return", "after_write", "during_merge", "before_write", "entry"):
@@ -116,7 +109,7 @@ def test_a_crash_between_the_steps_of_a_batch_changes_nothing(
 
 
 def test_a_table_of_appended_rows_goes_on_by_key_where_each_key_is_there_once(changes: Changes) -> None:
-    """A key that is there twice would be updated twice for good: the first merged batch is refused."""
+    """A duplicate key would be updated twice in every later merge, so the first merged batch is refused."""
     columns = "id STRING, body STRING, _journal STRING, _offset BIGINT"
     changes.spark.sql(f"CREATE TABLE delta.`{changes.table}` ({columns}) USING delta").collect()
     for body in ("one", "two"):
@@ -133,7 +126,7 @@ def test_a_table_of_appended_rows_goes_on_by_key_where_each_key_is_there_once(ch
 
 @pytest.mark.soak  # test_crashes has such states in every run.
 def test_a_lost_a_stale_and_a_restored_state_are_continued(changes: Changes) -> None:
-    """The ledger continues the state; batches that overlap the table are trimmed first, if one says so."""
+    """The ledger continues the state; batches that overlap the table must be trimmed by ``on_overlap``."""
     clustered = NewTable("id STRING, body STRING, _journal STRING, _offset BIGINT", cluster_by=["id"])
     changes.append(20)
     changes.run(changes.sink(new_table=clustered), maxBytesPerTrigger=60)
@@ -158,7 +151,7 @@ def test_a_lost_a_stale_and_a_restored_state_are_continued(changes: Changes) -> 
 
 @contextmanager
 def before_merge(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], None]) -> Iterator[None]:
-    """Have something happen once between the decision on a batch and its MERGE."""
+    """Run an action once between the decision on a batch and its MERGE."""
     merge_rows, left = writers.merge_rows, [happen]
 
     def patched(
@@ -178,7 +171,7 @@ def before_merge(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], None]) ->
 def test_other_commits_between_decision_and_merge_are_seen(
     changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A conflict is tried again, a zombie whose MERGE Delta skips in silence is fenced; RESTORE is named."""
+    """Conflicts are retried, a zombie whose MERGE Delta silently skips is fenced, a RESTORE is reported."""
 
     def conflict() -> None:
         raise ConcurrentAppendException("turned down")
@@ -210,7 +203,7 @@ def test_other_commits_between_decision_and_merge_are_seen(
 
 
 class Keyed:
-    """A table that is brought one batch after the other of one journal, in a session that others use, too."""
+    """A table that gets one batch after the other of one journal, in a shared session."""
 
     def __init__(self, spark: SparkSession, sink: DeltaSink, schema: str) -> None:
         self.spark = spark
@@ -219,7 +212,7 @@ class Keyed:
         self.at = 0
 
     def bring(self, *rows: tuple[Any, ...], sink: DeltaSink | None = None) -> bool:
-        """Bring the next ten bytes, which hold these rows."""
+        """Commit the next ten bytes of the journal as a batch with these rows."""
         begin, end = (JournalOffsets({"x": at}) for at in (self.at, self.at + 10))
         df = self.spark.createDataFrame(rows, self.schema)
         brought = (sink or self.sink).write_batch(df, begin, end)
@@ -227,12 +220,11 @@ class Keyed:
         return brought
 
     def history(self) -> list[tuple[str, bool]]:
-        """Operation of each version but the first, and whether it has an entry."""
+        """Return the operation of each version but the first, and whether it has an entry."""
         rows = self.spark.sql(f"DESCRIBE HISTORY {self.sink._target.name}").orderBy("version").collect()
         return [(row.operation, bool(row.userMetadata)) for row in rows[1:]]
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
-        """The table's rows, in order."""
         table = self.spark.sql(f"SELECT * FROM {self.sink._target.name}")
         return sorted(tuple(row) for row in table.select(*(columns or ["*"])).collect())
 
@@ -247,7 +239,7 @@ SETTINGS = (
 
 @pytest.fixture
 def keyed(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keyed:
-    """A table of the key ``id`` that has got its first batch."""
+    """A table with the key ``id`` and one batch."""
     monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
     upsert = Upsert(["id"], "deleted", leave_out=["_journal", "_offset"])
     made = Keyed(spark, DeltaSink(APP_ID, path=str(tmp_path / "table"), upsert=upsert), CHANGE)
@@ -258,7 +250,6 @@ def keyed(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_commit_brings_the_last_of_each_key(keyed: Keyed, tmp_path: Path) -> None:
-    """Puts and deletes of a key in a batch and over batches; one that changes nothing has its entry, too."""
     assert keyed.rows() == [("x", 2)]
     steps: list[tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]] = [
         ([("x", 5, True, "x", 11)], []),
@@ -289,7 +280,6 @@ def test_one_commit_brings_the_last_of_each_key(keyed: Keyed, tmp_path: Path) ->
 
 
 def test_batches_that_do_not_fit_are_refused(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused batch leaves no trace in table and session, and can come again, mended."""
     keyed.spark.conf.set(SETTINGS[2], "mine")
     try:
         with pytest.raises(
@@ -316,7 +306,7 @@ def test_batches_that_do_not_fit_are_refused(keyed: Keyed, monkeypatch: pytest.M
 
 
 def test_deltas_own_compaction_after_a_merge_does_not_disturb(keyed: Keyed) -> None:
-    """Compaction commits in the MERGE's session, so the entry is there twice; the next batch goes on."""
+    """Compaction commits in the MERGE's session, so the entry is there twice; the next batch continues."""
     automatic = {
         "spark.databricks.delta.autoCompact.enabled": "true",
         "spark.databricks.delta.autoCompact.minNumFiles": "2",
@@ -340,7 +330,7 @@ def test_deltas_own_compaction_after_a_merge_does_not_disturb(keyed: Keyed) -> N
 def test_keys_of_a_length_are_merged_or_refused(
     spark: SparkSession, tmp_path: Path, kind: str, works: bool
 ) -> None:
-    """Delta's own MERGE by a CHAR column ends in an internal error of Spark's."""
+    """Delta's own MERGE by a CHAR column fails with an internal error of Spark."""
     spark.sql(f"CREATE TABLE delta.`{tmp_path}/table` (id {kind}, n INT) USING delta").collect()
     upsert = Upsert(["id"], leave_out=["deleted", "_journal", "_offset"])
     table = Keyed(spark, DeltaSink(APP_ID, path=f"{tmp_path}/table", upsert=upsert), CHANGE)
@@ -359,7 +349,7 @@ ODD = "`a.b` STRING, `new``` INT, `where` STRING, at TIMESTAMP, _journal STRING,
 
 
 def test_order_by_decides_in_a_batch_and_against_the_table(spark: SparkSession) -> None:
-    """The order decides in a partitioned catalog table with odd names and a column that no batch has."""
+    """The catalog table is partitioned, its names need quoting, and batches lack one of its columns."""
     spark.sql("CREATE DATABASE IF NOT EXISTS upserts")
     try:
         spark.sql(
@@ -385,7 +375,7 @@ def test_order_by_decides_in_a_batch_and_against_the_table(spark: SparkSession) 
 
 
 def fill_randomly(table: Keyed) -> dict[tuple[str, int], tuple[Any, ...]]:
-    """Bring batches whose rows are in no order, of any journal; return the last row of each key."""
+    """Write batches whose rows are in random order, from any journal; return the last row of each key."""
     rng = random.Random(6)
     moments = [datetime.fromtimestamp(second, UTC).replace(tzinfo=None) for second in range(600)]
     rng.shuffle(moments)

@@ -1,4 +1,4 @@
-"""Lost, stale and copied checkpoints, second writers, RESTORE: resumed, fenced or refused, never doubled."""
+"""Lost, stale and copied checkpoints, second writers and RESTORE are resumed, fenced or refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ COLUMNS = "journal STRING, offset BIGINT, value BINARY"
 
 @pytest.mark.soak
 def test_a_lost_checkpoint_resumes_from_the_table(stream: FileStream) -> None:
-    """A new query goes on from the ledger's offsets, other batch sizes and all."""
     stream.append(30)
     stream.run(maxBytesPerTrigger=100)
     stream.lose_checkpoint()
@@ -31,7 +30,6 @@ def test_a_lost_checkpoint_resumes_from_the_table(stream: FileStream) -> None:
 
 
 def test_a_lost_checkpoint_that_starts_anew_is_refused(stream: FileStream) -> None:
-    """Nothing is written, and the error names journal, offsets and the way on."""
     stream.append(10)
     stream.run()
     stream.lose_checkpoint()
@@ -43,7 +41,7 @@ def test_a_lost_checkpoint_that_starts_anew_is_refused(stream: FileStream) -> No
 
 
 def test_a_start_past_the_table_is_refused(stream: FileStream) -> None:
-    """A query told to start later leaves no silent gap."""
+    """A later start would leave a silent gap."""
     stream.append(10)
     stream.run()
     stream.lose_checkpoint()
@@ -57,7 +55,7 @@ def test_a_start_past_the_table_is_refused(stream: FileStream) -> None:
 
 @pytest.mark.soak  # test_crashes has stale checkpoints in every run.
 def test_a_stale_copy_of_the_checkpoint_is_refused(stream: FileStream) -> None:
-    """A stale copy plans other batches over bytes the table has: nothing of them is written."""
+    """It plans other batches over bytes that the table already has; none of them is written."""
     stream.append(10)
     stream.run(maxBytesPerTrigger=60)
     stale = stream.copy_checkpoint("stale")
@@ -71,7 +69,7 @@ def test_a_stale_copy_of_the_checkpoint_is_refused(stream: FileStream) -> None:
 
 
 def test_another_tables_checkpoint_is_refused(stream: FileStream) -> None:
-    """A table without an entry is not continued in the middle."""
+    """A table without an entry is not continued from the middle of a journal."""
     stream.append(10)
     stream.run()
     stream.append(10)
@@ -82,7 +80,7 @@ def test_another_tables_checkpoint_is_refused(stream: FileStream) -> None:
 
 
 def before_append(monkeypatch: pytest.MonkeyPatch, batch_id: int, happen: Any) -> None:
-    """Have something happen once between the decision on a batch and its write."""
+    """Run an action once between the decision on a batch and its write."""
     append = DeltaTable.append
     left = [batch_id]
 
@@ -96,7 +94,7 @@ def before_append(monkeypatch: pytest.MonkeyPatch, batch_id: int, happen: Any) -
 
 
 def other_query(stream: FileStream) -> None:
-    """Let a copy of the checkpoint, under a query id of its own, run to the end."""
+    """Run a copy of the checkpoint to the end, under a new query id."""
     copy = stream.copy_checkpoint("successor")
     (copy / "metadata").write_text('{"id":"00000000-0000-4000-8000-000000000000"}')
     (copy / ".metadata.crc").unlink()
@@ -104,7 +102,7 @@ def other_query(stream: FileStream) -> None:
 
 
 def test_a_zombie_is_fenced(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delta silently skips the write of a sink overtaken after its decision; it stops, naming the other."""
+    """Delta silently skips the write of an overtaken sink, which then stops and names the other query."""
     stream.append(10)
     stream.run()
     stream.append(10)
@@ -116,7 +114,7 @@ def test_a_zombie_is_fenced(stream: FileStream, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.soak  # property/test_ledger.py draws such writers in every run.
 def test_a_zombie_between_batches_is_fenced(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A running query that finds another's entry stops, though its own batch is in the table already."""
+    """A running query that finds another query's entry stops, even though its own batch is in the table."""
     stream.append(10)
     stream.run()
     stream.append(10)
@@ -136,7 +134,6 @@ def test_a_zombie_between_batches_is_fenced(stream: FileStream, monkeypatch: pyt
 
 
 def test_two_writers_at_once_leave_one_stream(stream: FileStream) -> None:
-    """Two queries with one app id run at the same time: one of them stops, no row is there twice."""
     stream.append(10)
     stream.run()
     copy = stream.copy_checkpoint("twin")
@@ -162,7 +159,7 @@ def test_two_writers_at_once_leave_one_stream(stream: FileStream) -> None:
 
 
 def test_a_lost_answer_is_no_lost_write(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delta raises a conflict for a commit that landed: the history tells, and the query goes on."""
+    """Delta may raise a conflict for a successful commit: the history reveals it, and the query continues."""
     append = DeltaTable.append
     raised = []
 
@@ -182,7 +179,7 @@ def test_a_lost_answer_is_no_lost_write(stream: FileStream, monkeypatch: pytest.
 def test_a_write_that_was_turned_down_is_tried_again(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A property changed under the write: Delta refuses it, the second try lands."""
+    """If a property changes during the write, Delta rejects the commit; the second attempt succeeds."""
     append = DeltaTable.append
     tries = []
 
@@ -201,7 +198,7 @@ def test_a_write_that_was_turned_down_is_tried_again(
 
 @pytest.mark.soak  # test_crashes has RESTOREs in every run.
 def test_a_restored_table_is_continued_from_where_it_is(stream: FileStream) -> None:
-    """The old checkpoint is refused with a gap; a new one at the ledger's offsets fills it."""
+    """The old checkpoint is refused because of a gap; a new one at the ledger's offsets fills it."""
     began = now_ms()
     stream.append(10)
     stream.run()
@@ -222,9 +219,9 @@ def test_a_restored_table_is_continued_from_where_it_is(stream: FileStream) -> N
     assert times == sorted(times)
 
 
-@pytest.mark.soak  # Histories of all kinds: property/test_delta_history.py.
+@pytest.mark.soak  # property/test_delta_history.py has histories of all kinds.
 def test_a_table_restored_to_before_its_first_entry_is_filled_again(stream: FileStream) -> None:
-    """`resume` starts where its rows began, not at the end of the journals, Spark's default."""
+    """`resume` starts where the rows began, not at the end of the journals, which is Spark's default."""
     stream.spark.sql(f"CREATE TABLE delta.`{stream.table}` ({COLUMNS}) USING delta").collect()
     stream.append(10)
     stream.run()
@@ -243,7 +240,7 @@ def test_a_table_restored_to_before_its_first_entry_is_filled_again(stream: File
 
 @pytest.mark.soak
 def test_a_table_restored_to_a_time_is_continued_from_where_it_is(stream: FileStream) -> None:
-    """The log does not name the version; the one with the same files and rows is found, and filled up."""
+    """The log does not name the restored version; the one with the same files and rows is used."""
     for _ in range(3):
         stream.append(6)
         stream.run()
@@ -263,7 +260,7 @@ def test_a_table_restored_to_a_time_is_continued_from_where_it_is(stream: FileSt
 
 @pytest.mark.soak  # property/test_ledger.py draws restores between a read and a write in every run.
 def test_a_restore_that_slips_in_is_seen(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restore does not conflict with the append; the read-back finds the wrong parent and a remedy."""
+    """A restore does not conflict with the append; reading back finds the wrong parent and names a remedy."""
     stream.append(10)
     stream.run()
     stream.append(10)
@@ -281,7 +278,7 @@ def test_a_restore_that_slips_in_is_seen(stream: FileStream, monkeypatch: pytest
 
 
 def test_a_ledger_that_was_cleaned_up_is_refused(stream: FileStream) -> None:
-    """Delta knows the transaction, the history does not tell its offsets: the write was skipped, loudly."""
+    """Delta skips the write because it knows the transaction, but its offsets are lost: this is an error."""
     rows = stream.spark.createDataFrame([("a", 0, b"x")], "journal STRING, offset BIGINT, value BINARY")
     writer = rows.write.format("delta").option("txnAppId", "gazette_spark/orders").option("txnVersion", 7)
     writer.save(str(stream.table))

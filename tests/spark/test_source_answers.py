@@ -1,6 +1,7 @@
 """Through Spark and a broker, records of CSV and JSON become the rows of the golden answers.
 
-tests/unit/framing holds the parsers to all of the answers. Here some types and the modes go the whole way.
+tests/unit/framing tests the parsers against all answers. These tests cover some types and the modes end to
+end.
 """
 
 from __future__ import annotations
@@ -19,19 +20,16 @@ from tests.spark.source_queries import Journals
 
 @pytest.fixture
 def journals(spark: SparkSession, embedded_broker: BrokerHandle, fresh_prefix: str) -> Iterator[Journals]:
-    """Journals of the embedded broker."""
     with Client(embedded_broker.endpoint, timeout_s=30) as client:
         yield Journals(spark, embedded_broker, client, fresh_prefix)
 
 
 def fill(journals: Journals, question: Question, content_type: str) -> None:
-    """Append all records of a question to a new journal."""
     journals.create("a", labels={"content-type": content_type})
     journals.append("a", b"".join(record.encode() + b"\n" for record in question.records))
 
 
 def test_csv_fields_are_sparks(journals: Journals) -> None:
-    """Values, nulls and corrupt records of a column are those of ``from_csv``."""
     question, answers = load("csv").answered["fields"]
     fill(journals, question, "text/csv")
     for kind in ("double", "decimal(10,2)", "timestamp"):
@@ -40,7 +38,7 @@ def test_csv_fields_are_sparks(journals: Journals) -> None:
 
 
 def test_json_fields_are_sparks(journals: Journals) -> None:
-    """Values, nulls and malformed records are those of ``from_json``, but for the listed differences."""
+    """Values, nulls and malformed records are those of ``from_json``, except for the listed differences."""
     question, answers = load("json").answered["rows"]
     fill(journals, question, "application/x-ndjson")
     for kind in ("timestamp", "map<string,int>", "struct<x:int,y:array<int>>"):
@@ -58,12 +56,11 @@ def test_json_fields_are_sparks(journals: Journals) -> None:
     ],
 )
 def test_modes_do_what_they_do_in_spark(journals: Journals, form: str, title: str, label: str) -> None:
-    """Malformed records are dropped, or fail the query."""
     question, answers = load(form).answered[title]
     fill(journals, question, label)
     schema = question.asks["DROPMALFORMED"].ddl
     found = journals.batch("a", schema=schema, format=form, mode="DROPMALFORMED").toArrow()
     assert repr(rows_of(found)) == repr(answers.found["DROPMALFORMED"])
     assert "error" in answers.found["FAILFAST"]
-    with pytest.raises(Exception, match="RecordError"):  # Spark wraps what a task raises.
+    with pytest.raises(Exception, match="RecordError"):  # Spark wraps errors of tasks.
         journals.batch("a", schema=schema, format=form, mode="FAILFAST").collect()

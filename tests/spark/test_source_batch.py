@@ -1,4 +1,4 @@
-"""A batch query gives each whole record of the journals selected, once, whatever the broker."""
+"""A batch query returns each complete record of the selected journals once, on every broker."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ LINES = b"".join(b"record %d of some length\n" % n for n in range(500))
 
 @pytest.fixture
 def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
-    """An empty prefix on the broker under test."""
     return Journals(spark, broker, client, fresh_prefix)
 
 
 @BOTH_BROKERS
 def test_a_prefix_reads_every_journal_under_it(journals: Journals) -> None:
-    """Each row says where its record begins; an empty journal and one beside the prefix give none."""
+    """Each row says where its record begins; an empty journal and one beside the prefix have no rows."""
     journals.create("a", "deep/b", "empty")
     Journals(journals.spark, journals.broker, journals.client, journals.prefix[:-1] + "-beside/").create("c")
     journals.append("a", LINES)
@@ -41,7 +40,6 @@ def test_a_prefix_reads_every_journal_under_it(journals: Journals) -> None:
 
 @BOTH_BROKERS
 def test_journals_are_selected_by_name_and_by_label(journals: Journals) -> None:
-    """Three ways to say the same."""
     journals.create("a", "b", labels={"app.gazette.dev/tag": journals.prefix + "tag"})
     journals.create("c")
     for short in "abc":
@@ -54,7 +52,7 @@ def test_journals_are_selected_by_name_and_by_label(journals: Journals) -> None:
 
 
 def test_a_schema_is_a_projection(journals: Journals) -> None:
-    """Any of the raw columns, in any order; the others are not built."""
+    """Any of the raw columns can be selected, in any order; the others are not built."""
     journals.create("a")
     journals.append("a", b"one\ntwo\n")
     frame = journals.batch("a", schema="value BINARY, offset BIGINT NOT NULL")
@@ -62,7 +60,6 @@ def test_a_schema_is_a_projection(journals: Journals) -> None:
 
 
 def test_a_record_that_is_half_written_is_left_out(journals: Journals) -> None:
-    """A record is left out until its newline is there."""
     journals.create("a")
     journals.append("a", b"whole\nhalf")
     assert raw(journals.batch("a").collect()) == [(0, b"whole")]
@@ -72,7 +69,7 @@ def test_a_record_that_is_half_written_is_left_out(journals: Journals) -> None:
 
 @pytest.mark.parametrize("options", [{"maxBytesPerPartition": "1k"}, {"minPartitions": "7"}], ids=str)
 def test_cutting_a_range_changes_no_row(journals: Journals, options: dict[str, str]) -> None:
-    """Records that span cuts are read once, by the task in whose piece they begin."""
+    """A record that spans a cut is read once, by the task whose piece has its first byte."""
     journals.create("a")
     journals.append("a", LINES)
     frame = journals.batch("a", **options).withColumn("task", f.spark_partition_id())
@@ -82,7 +79,6 @@ def test_cutting_a_range_changes_no_row(journals: Journals, options: dict[str, s
 
 
 def test_a_batch_has_the_ends_it_is_told(journals: Journals) -> None:
-    """The record that the end cuts is left out."""
     journals.create("a")
     journals.append("a", LINES)
     begin, end = records(LINES)[100][0], records(LINES)[200][0]
@@ -95,7 +91,6 @@ def test_a_batch_has_the_ends_it_is_told(journals: Journals) -> None:
 
 
 def test_json_gives_typed_columns(journals: Journals) -> None:
-    """Every type of the schema reaches Spark as itself, with where the record came from."""
     journals.create("a", labels={"content-type": "application/x-ndjson"})
     journals.append(
         "a",
@@ -116,7 +111,6 @@ def test_json_gives_typed_columns(journals: Journals) -> None:
 
 
 def test_a_schema_is_inferred(journals: Journals) -> None:
-    """Batches and streams infer a schema from what the journals hold; a given one reads more of it."""
     journals.create("a", labels={"content-type": "application/x-ndjson"})
     journals.append("a", b'{"id":1,"day":"02.01.2026"}\n{"id":2.5,"day":"03.01.2026","who":{"name":"x"}}\n')
     frame = journals.batch("a", format="json", inferSchema="true")
@@ -128,7 +122,7 @@ def test_a_schema_is_inferred(journals: Journals) -> None:
 
 
 def test_a_stream_keeps_its_inferred_schema(journals: Journals, tmp_path: Path) -> None:
-    """A restart has the columns of the first start, with hints; a batch has as many records as it may."""
+    """A restart has the columns of the first start, including hints."""
     journals.create("a", "b")
     journals.append("a", b'{"id":1}\n{"id":2}\n{"id":3}\n')
     options = {
@@ -165,7 +159,7 @@ MALFORMED = b'{"id":1}\n{"id":\n\xff\xfe\n[2]\n{"id":3}\n'
     ],
 )
 def test_malformed_records(journals: Journals, mode: str, expected: list[tuple[object, ...]]) -> None:
-    """The mode gives a row of nulls with the record's text, or no row."""
+    """The mode chooses between a row of nulls with the record's text, and no row."""
     journals.create("a")
     journals.append("a", MALFORMED)
     frame = journals.batch(
@@ -179,7 +173,6 @@ def test_malformed_records(journals: Journals, mode: str, expected: list[tuple[o
 
 
 def test_a_malformed_record_fails_fast_with_journal_and_offset(journals: Journals) -> None:
-    """The first one, in the error's own words."""
     journals.create("a")
     journals.append("a", MALFORMED)
     with pytest.raises(
@@ -192,12 +185,12 @@ def test_a_malformed_record_fails_fast_with_journal_and_offset(journals: Journal
     ("mode", "tail", "offset"),
     [
         pytest.param("PERMISSIVE", b"\nlast\n", 6, id="inside"),
-        # Looked for from the head backwards, its first byte is not reached: it would cost its whole length.
+        # The search runs backwards from the head; reaching the first byte would cost the whole record.
         pytest.param("DROPMALFORMED", b"", 3981, id="at_the_head"),
     ],
 )
 def test_an_oversized_record_is_named(journals: Journals, mode: str, tail: bytes, offset: int) -> None:
-    """An oversized record is named in every mode, with or without an end; nothing is dropped in silence."""
+    """This holds in every mode, with or without an end; no record is dropped silently."""
     journals.create("a")
     journals.append("a", b"first\n" + b"x" * 5000 + tail)
     expected = rf"journal '{journals.name('a')}', record at offset {offset}: .*maxRecordBytes=1024"
@@ -206,14 +199,14 @@ def test_an_oversized_record_is_named(journals: Journals, mode: str, tail: bytes
 
 
 def test_a_record_as_long_as_allowed_is_read(journals: Journals) -> None:
-    """The newline does not count."""
+    """The newline does not count towards the limit."""
     journals.create("a")
     journals.append("a", b"x" * 1024 + b"\n")
     assert raw(journals.batch("a", maxRecordBytes="1k").collect()) == [(0, b"x" * 1024)]
 
 
 def test_an_empty_journal_has_no_rows(journals: Journals) -> None:
-    """Spark plans a task of its own for it, which reads nothing."""
+    """Spark plans one empty task for it."""
     journals.create("a")
     assert journals.batch("a").collect() == []
     assert journals.batch("a", schema="id BIGINT", format="json").count() == 0
@@ -245,7 +238,6 @@ def test_an_empty_journal_has_no_rows(journals: Journals) -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(journals: Journals, options: dict[str, str], error: str) -> None:
-    """The error is one sentence with journal and offset."""
     journals.create("a")
     journals.append("a", b"whole\n")
     filled = {name: text.replace("{prefix}", journals.prefix) for name, text in options.items()}
@@ -254,7 +246,6 @@ def test_what_cannot_be_read_is_named(journals: Journals, options: dict[str, str
 
 
 def test_a_framing_that_contradicts_the_label_is_refused(journals: Journals) -> None:
-    """The error names the label; frames are read as the label says, or as whole bytes."""
     journals.create("a", labels={"content-type": "application/x-protobuf-fixed"})
     journals.append("a", frame(b"one") + frame(b"t\nwo"))
     with pytest.raises(PySparkException, match=r"got lines, but journal .*application/x-protobuf-fixed"):
@@ -264,7 +255,6 @@ def test_a_framing_that_contradicts_the_label_is_refused(journals: Journals) -> 
 
 
 def test_csv_and_messages_become_columns(journals: Journals, tmp_path: Path) -> None:
-    """Each journal is read by its label, with metadata columns, maps and lists."""
     journals.create("a", labels={"content-type": "text/csv", "app": "shop"})
     journals.append("a", b'id,name,at\n1,"a\nb",2024-01-02T03:04:05Z\n')
     columns = "id bigint, name string, at timestamp, _end_offset bigint, _labels map<string,array<string>>"
@@ -282,7 +272,6 @@ def test_csv_and_messages_become_columns(journals: Journals, tmp_path: Path) -> 
 
 
 def test_every_journal_of_a_batch_is_split_by_one_plan(journals: Journals) -> None:
-    """A batch over many journals, each of a few records, is exact."""
     shorts = [f"part-{n:02}" for n in range(12)]
     journals.create(*shorts)
     for n, short in enumerate(shorts):
@@ -294,7 +283,7 @@ def test_every_journal_of_a_batch_is_split_by_one_plan(journals: Journals) -> No
 
 @pytest.mark.parametrize("use", ["read", "readStream"])
 def test_a_wrong_option_is_refused_at_load(spark: SparkSession, use: str) -> None:
-    """A wrong option is refused before any connection: no broker listens at that address."""
+    """No broker listens at the address, so the option is refused before any connection."""
     reader = getattr(spark, use).format("gazette").option("brokerAddress", "http://127.0.0.1:9")
     with pytest.raises(AnalysisException, match="option 'failondataloss2': got an unknown option; expected "):
         reader.option("failOnDataLoss2", True).load("some/journal")

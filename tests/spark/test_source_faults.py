@@ -1,4 +1,4 @@
-"""Bytes that are gone, damaged or out of reach end a query with a named error, or are skipped if allowed."""
+"""Missing, damaged or unreachable bytes end a query with a specific error, or are skipped if allowed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OLD_S = 7 * 3600
 
 @dataclass
 class Stored:
-    """A journal whose fragments are in the store, but for the last one."""
+    """A journal whose fragments are stored, except for the last one."""
 
     journals: Journals
     content: bytes
@@ -52,11 +52,10 @@ class Stored:
         return self.journals.name("a")
 
     def path(self, fragment: Fragment) -> Path:
-        """Return the file of a fragment."""
         return self.journals.broker.file_root / self.name / fragment.content_name
 
     def delete(self, fragment: Fragment, *, age_s: int = OLD_S) -> None:
-        """Delete a fragment's file, and wait until the broker has seen that all are as old as told."""
+        """Delete a fragment's file, and wait until the broker lists the others as ``age_s`` seconds old."""
         for each in self.persisted:
             modified = self.path(each).stat().st_mtime - age_s
             os.utime(self.path(each), (modified, modified))
@@ -70,19 +69,19 @@ class Stored:
         return fragment.begin not in [each.begin for each in listed] and max(stored) < oldest + 3600
 
     def records_outside(self, fragment: Fragment) -> list[tuple[int, bytes]]:
-        """Return the records outside the fragment, less the one behind: it may be half of one."""
+        """Return the records outside the fragment, without the next one, which may be incomplete."""
         every = records(self.content)
         behind = self.next_record(fragment)
         return [(at, value) for at, value in every if at + len(value) < fragment.begin or at >= behind]
 
     def next_record(self, fragment: Fragment) -> int:
-        """Return where the first record begins that certainly lies behind the fragment."""
+        """Return the begin of the first record that is certainly after the fragment."""
         return self.content.index(b"\n", fragment.end) + 1
 
 
 @pytest.fixture
 def stored(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Stored:
-    """A journal of some 6 KB in fragments of little more than 1 KB, uncompressed."""
+    """A journal of some 6 KB in uncompressed fragments of slightly more than 1 KB."""
     journals = Journals(spark, broker, client, fresh_prefix)
     journals.create("a", length=1024, codec="NONE", refresh_interval_s=1)
     content = b""
@@ -100,7 +99,6 @@ def stored(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_pref
 
 
 def test_fragments_are_read_from_their_files(stored: Stored) -> None:
-    """Workers with fragmentRoot read the store; the rows are those that come through the broker."""
     root = str(stored.journals.broker.file_root)
     frame = stored.journals.batch("a", fragmentRoot=root, maxBytesPerPartition="1k")
     assert raw(frame.collect()) == records(stored.content)
@@ -115,7 +113,6 @@ def test_fragments_are_read_from_their_files(stored: Stored) -> None:
     ],
 )
 def test_a_damaged_fragment_is_named(stored: Stored, damage: Callable[[bytes], bytes], problem: str) -> None:
-    """The error names journal, offsets and file; no row of the batch gets out."""
     fragment = stored.persisted[1]
     path = stored.path(fragment)
     path.write_bytes(damage(path.read_bytes()))
@@ -127,7 +124,7 @@ def test_a_damaged_fragment_is_named(stored: Stored, damage: Callable[[bytes], b
 
 @BOTH_BROKERS
 def test_a_hole_is_data_loss(stored: Stored) -> None:
-    """Named by default; skipped, and nothing else with it, when that is allowed."""
+    """The error is the default; if skipping is allowed, nothing else is skipped."""
     fragment = stored.persisted[1]
     stored.delete(fragment)
     begin, end = fragment.begin, fragment.end
@@ -141,7 +138,7 @@ def test_a_hole_is_data_loss(stored: Stored) -> None:
 
 
 def test_a_hole_that_may_still_be_filled_is_waited_for_and_then_named(stored: Stored) -> None:
-    """A broker does not jump over young fragments; the query ends at its deadline, not never."""
+    """A broker does not skip young fragments; the query must end at its deadline."""
     fragment = stored.persisted[1]
     stored.delete(fragment, age_s=0)
     began = monotonic()
@@ -152,7 +149,7 @@ def test_a_hole_that_may_still_be_filled_is_waited_for_and_then_named(stored: St
 
 
 def test_a_stream_whose_next_bytes_are_gone_ends(stored: Stored, tmp_path: Path) -> None:
-    """Retention has overtaken it; with failOnDataLoss=false the same query goes on behind the gap."""
+    """Retention has deleted the next bytes; with failOnDataLoss=false the query continues after the gap."""
     options = {"maxBytesPerTrigger": "300"}
 
     def stop(_batch: object, batch_id: int) -> None:
@@ -170,7 +167,7 @@ def test_a_stream_whose_next_bytes_are_gone_ends(stored: Stored, tmp_path: Path)
 
 
 def test_a_journal_that_was_made_again_is_not_merged(stored: Stored, tmp_path: Path) -> None:
-    """A journal's offsets begin again and stand for other bytes: the error says that it was made again."""
+    """The new journal reuses offsets for other bytes, so the error says that it was recreated."""
     client, name = stored.journals.client, stored.name
     run_available(stored.journals.stream("a"), tmp_path)
     client.apply([pb.ApplyRequest.Change(delete=name, expect_mod_revision=-1)])
@@ -185,7 +182,6 @@ def test_a_journal_that_was_made_again_is_not_merged(stored: Stored, tmp_path: P
 
 
 def test_a_broker_that_is_not_there_is_named(spark: SparkSession) -> None:
-    """The broker is named within the time to connect."""
     frame = (
         spark.read.format("gazette")
         .option("brokerAddress", "http://127.0.0.1:9")
@@ -201,7 +197,7 @@ def test_a_broker_that_is_not_there_is_named(spark: SparkSession) -> None:
 
 @pytest.fixture
 def silent_broker() -> Iterator[str]:
-    """An address that takes connections and never answers."""
+    """An address that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         held: list[socket.socket] = []
 
@@ -224,7 +220,6 @@ def silent_broker() -> Iterator[str]:
 def test_a_broker_that_never_answers_is_given_up(
     spark: SparkSession, silent_broker: str, tmp_path: Path
 ) -> None:
-    """A stream on it ends with the address, within its deadlines."""
     frame = (
         spark.readStream.format("gazette")
         .option("brokerAddress", silent_broker)
@@ -241,7 +236,7 @@ def test_a_broker_that_never_answers_is_given_up(
 def test_fragments_stored_between_planning_and_reading_change_no_row(
     spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str, tmp_path: Path
 ) -> None:
-    """A batch is planned while a broker has its bytes, and read again when they are files in a store."""
+    """A broker has the bytes at planning; the batch is read again when they are files in a store."""
     journals = Journals(spark, broker, client, fresh_prefix)
     journals.create("a", length=1024, codec="GZIP", refresh_interval_s=1)
     content = b"".join(b"record %d\n" % n for n in range(60))
@@ -269,7 +264,7 @@ def test_fragments_stored_between_planning_and_reading_change_no_row(
 def test_fragments_deleted_between_planning_and_reading_are_data_loss(
     stored: Stored, tmp_path: Path, fail: str
 ) -> None:
-    """The whole batch fails, or it has every record but those; never fewer rows in silence."""
+    """The batch fails as a whole or skips exactly those records; it never drops rows silently."""
     fragment = stored.persisted[1]
     again: list[tuple[int, bytes]] = []
 
@@ -291,7 +286,7 @@ def test_fragments_deleted_between_planning_and_reading_are_data_loss(
 
 
 def test_gaps_are_rows(stored: Stored) -> None:
-    """Each gap of the options' range is a row, which Spark filters; a journal without a gap has none."""
+    """Each gap in the options' range is a row, which Spark can filter; a journal without gaps has none."""
     first, second = stored.persisted[0], stored.persisted[2]
     spark, endpoint = stored.journals.spark, stored.journals.broker.endpoint
     assert gaps(spark, stored.name, brokerAddress=endpoint).collect() == []
@@ -317,7 +312,7 @@ def test_gaps_are_rows(stored: Stored) -> None:
 
 
 def test_skipped_bytes_are_in_the_ledger(stored: Stored, tmp_path: Path) -> None:
-    """The batch's entry has the skipped bytes, the table the other records; the command tells."""
+    """The batch's entry lists the skipped bytes, the table the other records; the command shows the gap."""
     table, fragment = tmp_path / "table", stored.persisted[1]
     stored.delete(fragment)
     frame = stored.journals.stream("a", failOnDataLoss="false")

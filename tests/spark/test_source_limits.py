@@ -1,4 +1,4 @@
-"""Limits, times and splitting as Spark sees them: what passes through its own calls and comes back."""
+"""Limits, times and splits in Spark: the values that Spark passes to the source and reports back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ ONE = len(PARTS[0])
 
 @pytest.fixture
 def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
-    """A prefix with one journal ``a`` of four fragments."""
     journals = Journals(spark, broker, client, fresh_prefix)
     journals.create("a", length=1024, codec="GZIP")
     for part in PARTS:
@@ -40,12 +39,12 @@ def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_pr
 
 
 def sizes(batches: dict[int, Any]) -> list[int]:
-    """Return the bytes of each batch, line ends included."""
+    """Return the bytes of each batch, newlines included."""
     return [sum(len(row.value) + 1 for row in rows) for rows in batches.values()]
 
 
 def test_available_now_keeps_a_limit_of_fragments(journals: Journals, tmp_path: Path) -> None:
-    """Spark knows no such limit, and no minimum; both come back with one of bytes that is never reached."""
+    """Spark has no limit in fragments and no minimum, so both come with a byte limit that is not reached."""
 
     def append(_batch: DataFrame, _batch_id: int) -> None:
         journals.append("a", b"appended while it runs\n")
@@ -57,7 +56,6 @@ def test_available_now_keeps_a_limit_of_fragments(journals: Journals, tmp_path: 
 
 
 def test_a_record_larger_than_the_limit_goes_by_itself(journals: Journals, tmp_path: Path) -> None:
-    """A large record makes a batch, and the query goes on to its end."""
     long = b"x" * 5000 + b"\n"
     journals.create("long")
     journals.append("long", b"before\n" + long + b"after\n")
@@ -66,18 +64,18 @@ def test_a_record_larger_than_the_limit_goes_by_itself(journals: Journals, tmp_p
 
 
 def heads_by_end(query: StreamingQuery) -> list[tuple[dict[str, int], dict[str, int]]]:
-    """Return, for each batch in the progress, where it ended and the write heads then seen."""
+    """Return, for each batch in the progress, where it ended and the write heads at that time."""
     sources = [source for each in query.recentProgress for source in each.sources]
     positions = [(json.loads(each.endOffset), json.loads(each.latestOffset)) for each in sources]
-    # Before the first look at the brokers there is no head.
+    # Before the first look at the brokers, there is no head.
     return [(end["journals"], heads["journals"]) for end, heads in positions if heads is not None]
 
 
 def test_a_stream_waits_for_its_minimum_and_shows_the_head(journals: Journals, tmp_path: Path) -> None:
-    """The first batch goes at once; what follows waits, and Spark's progress tells how far behind it is.
+    """The first batch starts at once; later ones wait, and Spark's progress shows the lag.
 
-    Spark reports batches only. The new journal's first offset is one, without rows, which shows that
-    the source has looked and left alone what is too little.
+    Spark reports progress only for batches. The first offset of a new journal makes a batch without rows,
+    which shows that the source has looked and ignored what is below the minimum.
     """
     rows: list[bytes] = []
 
@@ -101,7 +99,6 @@ def test_a_stream_waits_for_its_minimum_and_shows_the_head(journals: Journals, t
 
 
 def test_one_journal_uses_every_core(journals: Journals) -> None:
-    """A batch is cut at its fragments, or between records where more tasks are asked for."""
     whole = records(CONTENT)
     for wanted, least in (("4", 4), ("9", 9)):
         frame = journals.batch("a", minPartitions=wanted)
@@ -114,7 +111,6 @@ def test_one_journal_uses_every_core(journals: Journals) -> None:
 
 @BOTH_BROKERS
 def test_a_query_starts_and_ends_by_time(journals: Journals, tmp_path: Path) -> None:
-    """All of it since 1970, nothing up to then; and an error where nothing was stored since."""
     assert raw(journals.batch("a", startingTimestamp="0").collect()) == records(CONTENT)
     assert journals.batch("a", endingTimestamp="0").collect() == []
     frame = journals.stream("a", startingTimestamp="0")
@@ -141,7 +137,6 @@ def test_a_query_starts_and_ends_by_time(journals: Journals, tmp_path: Path) -> 
     ],
 )
 def test_offsets_that_cannot_be_are_named(journals: Journals, options: dict[str, str], problem: str) -> None:
-    """The error that Spark raises names the offsets."""
     given = {name: text.replace("%s", journals.name("a")) for name, text in options.items()}
     with pytest.raises(PySparkException, match=problem):
         journals.batch("a", **given).collect()

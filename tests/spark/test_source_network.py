@@ -1,4 +1,4 @@
-"""Brokers hang, die and come back under a query, connections break: same rows, or an error that is clear."""
+"""Brokers hang, die and return, and connections break: rows stay complete, errors are clear."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ HURRY = {"requestTimeoutMs": "3000", "idleTimeoutMs": "1000", "connectTimeoutMs"
 
 
 def content(size: int, seed: int = 1) -> bytes:
-    """Return lines that are all different."""
     rng = random.Random(seed)
     lines = [b"%d %s\n" % (n, rng.randbytes(rng.randrange(60)).hex().encode()) for n in range(size)]
     return b"".join(lines)
@@ -57,11 +56,10 @@ class Followed:
         self.query.stop()
 
     def records(self) -> list[tuple[int, bytes]]:
-        """Return offset and value of all rows so far, in order."""
         return raw(row for batch in list(self.rows.values()) for row in batch)
 
     def wait_for(self, wanted: list[tuple[int, bytes]]) -> None:
-        """Wait until so many rows are there, and compare them."""
+        """Wait for the expected number of rows, and compare them."""
 
         def arrived() -> bool:
             if (error := self.query.exception()) is not None:
@@ -72,7 +70,7 @@ class Followed:
         assert self.records() == wanted
 
     def failure(self) -> str:
-        """Wait for the query to fail, and return the error's text as its user sees it."""
+        """Wait for the query to fail, and return the error text that its user sees."""
         with pytest.raises(StreamingQueryException) as caught:
             self.query.awaitTermination(QUERY_TIMEOUT_S)
         return str(caught.value)
@@ -82,12 +80,12 @@ class Followed:
 def test_connections_that_break_in_mid_chunk_change_no_row(
     spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str, cut: Any
 ) -> None:
-    """Every second one is cut at a random byte; planner and tasks go on at theirs."""
+    """Every second connection is cut at a random byte; planner and tasks resume where they were cut."""
     rng = random.Random(5)
     written = content(20_000)
 
     def plan(connection: int) -> tuple[Toxics, Toxics] | None:
-        # Fewer bytes than a task reads, and more or less than a message of the embedded broker's.
+        # The limits are below the bytes that a task reads, and around the size of the broker's messages.
         limit = rng.randrange(350_000)
         return None if connection % 2 else (Toxics(limit_bytes=limit, at_limit=cut), CLEAN)
 
@@ -101,7 +99,7 @@ def test_connections_that_break_in_mid_chunk_change_no_row(
 
 
 class Served:
-    """A broker in a process of its own, to be stopped, killed and started again; a context manager."""
+    """A broker in a separate process, which can be stopped, killed and restarted; a context manager."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -120,33 +118,27 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Run it, on the port it had."""
         self.process, endpoint = self._life.enter_context(serve(self._root, port=self.port))
         self.port = int(endpoint.rpartition(":")[2])
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
         self._life.close()
 
     def stop(self) -> None:
-        """Let it hang."""
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it go on after :meth:`stop`."""
         self.process.send_signal(signal.SIGCONT)
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    """A broker that can be done anything to."""
     with Served(tmp_path / "served") as running:
         yield running
 
 
 @pytest.fixture
 def followed(spark: SparkSession, served: Served) -> Iterator[Journals]:
-    """An empty journal ``a`` on that broker."""
     with Client(served.endpoint, timeout_s=30) as client:
         journals = Journals(spark, BrokerHandle(served.endpoint, Path()), client, "served/")
         journals.create("a")
@@ -156,7 +148,6 @@ def followed(spark: SparkSession, served: Served) -> Iterator[Journals]:
 def test_a_broker_that_hangs_or_dies_for_a_while_is_waited_for(
     followed: Journals, served: Served, tmp_path: Path
 ) -> None:
-    """The query goes on when it does, with every row once."""
     parts = [content(100, seed) for seed in range(4)]
 
     def written(parts_there: int) -> list[tuple[int, bytes]]:
@@ -188,7 +179,6 @@ def test_a_broker_that_hangs_or_dies_for_a_while_is_waited_for(
 def test_a_broker_that_is_gone_under_a_query_is_named(
     followed: Journals, served: Served, tmp_path: Path, end: Callable[[Served], None]
 ) -> None:
-    """The broker is named with its address and the option, after the time the options give it."""
     followed.append("a", b"one\n")
     with Followed(followed.stream("a", **HURRY), tmp_path / "checkpoint") as query:
         query.wait_for([(0, b"one")])
@@ -201,7 +191,6 @@ def test_a_broker_that_is_gone_under_a_query_is_named(
 
 
 def test_the_planner_process_is_killed(spark: SparkSession, followed: Journals, tmp_path: Path) -> None:
-    """The query ends; started again, it goes on where it was."""
     first, more = content(50), content(50, 2)
     followed.append("a", first)
     frame = followed.stream("a", **PATIENCE)
@@ -231,7 +220,7 @@ def planners(spark: SparkSession) -> list[int]:
 
 
 def test_urls_that_expire_change_no_row(spark: SparkSession, tmp_path: Path) -> None:
-    """A fragment whose URL is refused is asked for again, and read through the broker if that fails."""
+    """The source asks for a refused URL again, and reads through the broker if that fails."""
     written = content(2_000)
     faults = Faults()
     with (

@@ -1,4 +1,4 @@
-"""Spark reads stored fragments with no broker, and records know when they were stored."""
+"""Spark reads stored fragments without a broker, and records carry the time at which they were stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMES = "offset bigint, _fragment_mod_time timestamp"
 
 @dataclass
 class Store:
-    """A journal whose fragments are stored, but for the last one."""
+    """A journal whose fragments are stored, except for the last one."""
 
     journals: Journals
     content: bytes
@@ -40,7 +40,6 @@ class Store:
         return [each.fragment for each in listed if each.fragment.mod_time]
 
     def batch(self, path: str, schema: str | None = None, **options: str) -> DataFrame:
-        """Return a batch DataFrame over the store."""
         given = {"fragmentStore": f"file://{self.root}", "framing": "lines"} | options
         reader = self.journals.spark.read.format("gazette").options(**given)
         return (reader.schema(schema) if schema else reader).load(path)
@@ -48,7 +47,7 @@ class Store:
 
 @pytest.fixture
 def store(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Store:
-    """A journal in fragments of little more than 1 KB, compressed."""
+    """A journal in compressed fragments of slightly more than 1 KB."""
     journals = Journals(spark, broker, client, fresh_prefix)
     journals.create("a", length=1024, codec="SNAPPY", refresh_interval_s=1)
     content = b""
@@ -62,7 +61,7 @@ def store(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefi
 
 
 def test_a_store_is_read_with_no_broker(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stored rows and times are the same as through the broker; BROKER_ADDRESS is not looked at."""
+    """Rows and times are the same as through the broker, and BROKER_ADDRESS is ignored."""
     monkeypatch.setenv("BROKER_ADDRESS", "http://127.0.0.1:1")
     end = store.persisted()[-1].end
     assert raw(store.batch(store.journals.prefix).collect()) == records(store.content[:end])
@@ -75,7 +74,7 @@ def test_a_store_is_read_with_no_broker(store: Store, monkeypatch: pytest.Monkey
 
 
 def test_a_record_knows_when_it_was_stored(store: Store) -> None:
-    """The times come through the broker and directly; what only the broker holds has no time."""
+    """The times are read through the broker and directly; records that only the broker has have no time."""
     stored = store.persisted()
     end = stored[-1].end
     first = datetime.fromtimestamp(stored[0].mod_time, UTC).replace(tzinfo=None)

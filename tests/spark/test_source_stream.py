@@ -1,4 +1,4 @@
-"""A stream gives each whole record once, through restarts, crashes, new journals and half-written records."""
+"""A stream returns each complete record once, despite restarts, crashes, new journals and partial records."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ LINES = b"".join(b"record %d of some length\n" % n for n in range(200))
 
 @pytest.fixture
 def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
-    """An empty prefix on the broker under test."""
     return Journals(spark, broker, client, fresh_prefix)
 
 
 @BOTH_BROKERS
 def test_batches_keep_the_limit_and_restarts_go_on(journals: Journals, tmp_path: Path) -> None:
-    """The first batch is empty; later ones end at whole records and exceed the limit by a record at most."""
+    """The first batch is empty; later ones end at a record and exceed the limit by at most one record."""
     journals.create("a", "b")
     journals.append("a", LINES)
     journals.append("b", LINES[:1000])
@@ -55,7 +54,6 @@ def test_batches_keep_the_limit_and_restarts_go_on(journals: Journals, tmp_path:
 
 
 def test_json_streams_as_typed_columns(journals: Journals, tmp_path: Path) -> None:
-    """Each row has typed columns and where its record came from."""
     journals.create("a", labels={"content-type": "application/x-ndjson"})
     journals.append("a", b"".join(b'{"id":%d,"name":"n%d"}\n' % (n, n) for n in range(50)))
     frame = journals.stream("a", schema="id BIGINT, name STRING, _offset BIGINT", format="json")
@@ -64,7 +62,7 @@ def test_json_streams_as_typed_columns(journals: Journals, tmp_path: Path) -> No
 
 
 def test_a_crash_in_the_first_batch_keeps_the_start(journals: Journals, tmp_path: Path) -> None:
-    """The head moves between crash and restart; what was appended then is read, not skipped."""
+    """Bytes appended between crash and restart are read, not skipped."""
     journals.create("a")
     journals.append("a", b"before the query\n")
 
@@ -97,7 +95,7 @@ def test_a_failed_batch_is_read_again_with_the_same_range(journals: Journals, tm
 
 
 def test_trigger_once_records_its_start_first(journals: Journals, tmp_path: Path) -> None:
-    """The first run of Trigger.Once gives no rows, the second all, as the documentation says."""
+    """As documented, the first run of Trigger.Once returns no rows and the second one all."""
     journals.create("a")
     journals.append("a", LINES)
     found = []
@@ -110,7 +108,7 @@ def test_trigger_once_records_its_start_first(journals: Journals, tmp_path: Path
 
 
 def test_sources_that_are_swapped_are_refused(journals: Journals, tmp_path: Path) -> None:
-    """A checkpoint has positions in the order of the sources, so none takes the journals of another."""
+    """A checkpoint stores positions in the order of the sources; none may get another's journals."""
     for name in ("a", "b"):
         journals.create(f"{name}/0")
         journals.append(f"{name}/0", LINES)
@@ -125,7 +123,7 @@ def test_sources_that_are_swapped_are_refused(journals: Journals, tmp_path: Path
 
 
 def test_available_now_ends_while_journals_grow(journals: Journals, tmp_path: Path) -> None:
-    """A run ends at the heads taken at its start; journals that appear meanwhile wait for the next one."""
+    """A run ends at the heads of its start; journals that appear later wait for the next run."""
     journals.create("a")
     journals.append("a", LINES)
 
@@ -146,7 +144,7 @@ def test_available_now_ends_while_journals_grow(journals: Journals, tmp_path: Pa
 
 @BOTH_BROKERS
 def test_a_running_query_follows_its_journals(journals: Journals, tmp_path: Path) -> None:
-    """Half a record waits, a new journal is read whole, a deleted one ends the query unless it was read."""
+    """Partial records wait, new journals are read in full, deleted ones end the query if data is unread."""
     journals.create("a")
     journals.append("a", b"whole\nhalf")
     rows: list[tuple[str, int, bytes]] = []
@@ -154,7 +152,7 @@ def test_a_running_query_follows_its_journals(journals: Journals, tmp_path: Path
     def take(batch: DataFrame, _batch_id: int) -> None:
         rows.extend((row.journal, row.offset, bytes(row.value)) for row in batch.collect())
 
-    # A call that gets no answer ends the query with an error that names it, before the test gives up.
+    # A call without a response ends the query with a specific error before the test times out.
     frame = journals.stream(requestTimeoutMs="20000")
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
     query = writer.start()
@@ -210,7 +208,7 @@ DAMAGES = {
     [pytest.param(DAMAGES, id="offset"), pytest.param(SOAK_DAMAGES, id="all", marks=pytest.mark.soak)],
 )
 def test_a_damaged_position_is_refused(journals: Journals, tmp_path: Path, damages: dict[str, str]) -> None:
-    """Spark hands over what the file says; the source names what is wrong with it, and the way out."""
+    """Spark passes on the file's contents; the source says what is wrong with them and how to recover."""
     journals.create("a")
     journals.append("a", b"whole\n")
     run_available(journals.stream("a"), tmp_path)
@@ -229,7 +227,7 @@ def test_a_damaged_position_is_refused(journals: Journals, tmp_path: Path, damag
 def test_positions_in_the_query_checkpoint_are_what_the_documentation_says(
     journals: Journals, tmp_path: Path
 ) -> None:
-    """The sink and other tools read them there."""
+    """The sink and other tools read the positions there."""
     journals.create("a")
     journals.append("a", b"whole\nhalf")
     run_available(journals.stream("a"), tmp_path)

@@ -1,6 +1,6 @@
-"""Tasks that are killed in the middle of a read change no row: on executors of their own.
+"""Tasks that are killed during a read change no row; executors are separate processes.
 
-Speculative copies cannot be had on one machine: Spark starts them on another host only.
+Speculative copies cannot be tested on one host, because Spark starts them only on another host.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ ANSWER_WITHIN_S = 120
 
 
 class Job:
-    """The driver process, and a thread that waits for its answer."""
-
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self._lines: list[dict[str, Any]] = []
@@ -54,19 +52,16 @@ class Job:
                 self._there.notify_all()
 
     def ask(self, **options: str) -> None:
-        """Tell it what to read."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(options).encode() + b"\n")
         self.process.stdin.flush()
 
     def answer(self, timeout_s: float = ANSWER_WITHIN_S) -> dict[str, Any]:
-        """Wait for the next answer."""
         with self._there:
             assert self._there.wait_for(lambda: self._lines, timeout_s), "no answer in time"
             return self._lines.pop(0)
 
     def workers(self) -> list[int]:
-        """Return the Python processes that run tasks."""
         found = {}
         for pid in session_members(self.process.pid):
             with suppress(OSError):
@@ -76,7 +71,6 @@ class Job:
         return [pid for pid, parent in found.items() if parent in found]
 
     def end(self) -> None:
-        """Kill all of it."""
         for pid in session_members(self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -89,7 +83,6 @@ class Job:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    """A driver that is ready."""
     scratch = tmp_path_factory.mktemp("cluster")
     script = Path(__file__).with_name("cluster_job.py")
     with (scratch / "log").open("wb") as log:
@@ -110,7 +103,6 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker with the journal."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
         with Client(broker.endpoint, timeout_s=30) as client:
             client.create_journals(journal_spec(NAME))
@@ -119,7 +111,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Held:
-    """A proxy that falls silent on some connections once they have read for a while; a context manager."""
+    """A proxy that stalls some connections after they have read for a while; a context manager."""
 
     def __init__(self, job: Job, endpoint: str) -> None:
         self.job = job
@@ -141,9 +133,9 @@ class Held:
         self.proxy.__exit__(None, None, None)
 
     def ask(self, *, held_tasks: int = 0) -> None:
-        """Have all read in two tasks, and so many of them held up, for longer than the test lasts."""
+        """Start a read in two tasks, and stall the given number of them for longer than the test lasts."""
         if held_tasks:
-            # Tasks come after the planner, with one connection each.
+            # The planner connects first, then each task once.
             first = self.proxy.connections + self.usual - 2
             self._held = set(range(first, first + held_tasks))
         patience = {"idleTimeoutMs": "600000", "requestTimeoutMs": "600000"}
@@ -158,7 +150,6 @@ def rows(answer: dict[str, Any]) -> list[tuple[int, bytes]]:
 
 @pytest.mark.soak
 def test_a_worker_killed_in_the_middle_of_a_read(job: Job, endpoint: str) -> None:
-    """SIGKILL to the Python processes of both tasks: Spark runs them again, and each row is there once."""
     with Held(job, endpoint) as held:
         before = held.proxy.bytes_to_client
         held.ask(held_tasks=2)

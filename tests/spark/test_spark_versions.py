@@ -1,8 +1,8 @@
-"""The wheel works beside each supported release of Spark, and streams lose and double nothing on any.
+"""The wheel works with each supported release of Spark, and streams lose and duplicate nothing.
 
-Each release has an environment, which ``tests/spark_env.sh`` makes. The oldest one is part of every run, the
-others are for the soak. What is particular to Spark 4.0 and 4.1 is tried on this run's Spark, too: there is a
-reader for a Spark that does not tell it where a batch begins, and every release calls such a reader alike.
+Each release has an environment, made by ``tests/spark_env.sh``. The oldest one is part of every run, the
+others are for soak. Special cases of Spark 4.0 and 4.1 also run on the current Spark, with a reader that does
+not learn where a batch begins, which every release calls in the same way.
 """
 
 from __future__ import annotations
@@ -54,20 +54,18 @@ KILLS = ["sink.before_write:3:kill_group", "sink.after_write:2:kill_group"]
 
 
 class TrackingGazette(GazetteDataSource):
-    """Journals, read as on Spark 4.0."""
+    """A source that reads journals as on Spark 4.0."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "tracking_gazette"
 
     def streamReader(self, schema: StructType) -> TrackingStreamReader:  # noqa: N802 - Spark's name.
-        """Return the reader of a Spark without admission control."""
+        """Return the reader for a Spark without admission control."""
         return TrackingStreamReader(parse_options(self.options, "stream"), schema)
 
 
 def numbered(first: int, count: int) -> bytes:
-    """Return JSON records."""
     return b"".join(b'{"id":%d}\n' % number for number in range(first, first + count))
 
 
@@ -75,7 +73,6 @@ def numbered(first: int, count: int) -> bytes:
 def journals(
     spark: SparkSession, embedded_broker: BrokerHandle, client: Client, fresh_prefix: str
 ) -> Journals:
-    """A prefix with the journal ``a``."""
     spark.dataSource.register(TrackingGazette)
     made = Journals(spark, embedded_broker, client, fresh_prefix)
     made.create("a")
@@ -83,14 +80,14 @@ def journals(
 
 
 def untold(journals: Journals, **options: str) -> DataFrame:
-    """Return a stream over the journal whose source is not told where a batch begins."""
+    """Return a stream over the journal whose source does not learn where a batch begins."""
     reader = journals.spark.readStream.format("tracking_gazette")
     reader = reader.option("brokerAddress", journals.broker.endpoint)
     return reader.options(startingOffsets="earliest", **options).load(journals.name("a"))
 
 
 def test_a_stream_that_is_not_told_where_it_is(journals: Journals, tmp_path: Path) -> None:
-    """Runs continue each other under a limit, a batch that failed runs again, and no call misleads."""
+    """Runs continue under a limit, a failed batch runs again, and no call misleads the source."""
     content = numbered(0, 40)
     journals.append("a", content)
     frame = untold(journals, maxBytesPerTrigger="100")
@@ -121,7 +118,7 @@ def test_a_stream_that_is_not_told_where_it_is(journals: Journals, tmp_path: Pat
 def test_a_sink_runs_the_batch_that_reads_nothing(
     journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where an AvailableNow run is one batch, the first run that a sink returns reads rows all the same."""
+    """If an AvailableNow run is one batch, the first run with a sink still reads rows."""
     monkeypatch.setattr(start_query, "ADMISSION_CONTROL", False)
     sink = DeltaSink("once", path=str(tmp_path / "table"))
     content = b""
@@ -151,12 +148,10 @@ class Place:
     odd = "versions-odd/"
 
     def append(self, short: str, content: bytes) -> None:
-        """Append to a journal of the stream."""
         self.client.append(self.prefix + short, content)
         self.content[self.prefix + short] += content
 
     def run(self, step: str, *, killed_by: str = "") -> None:
-        """Run a step of the program; one that is to die does."""
         settings = {
             "endpoint": self.broker.endpoint,
             "prefix": self.prefix,
@@ -185,7 +180,6 @@ class Place:
         assert done.returncode == wanted, (self.directory / f"{step}.log").read_text()[-6000:]
 
     def rows(self) -> list[list[Any]]:
-        """Return journal, offset and value of each record."""
         return sorted(
             [journal, offset, value.decode()]
             for journal, held in self.content.items()
@@ -193,7 +187,6 @@ class Place:
         )
 
     def ids(self, short: str = "") -> list[int]:
-        """Return the records' ids, of all journals or of one."""
         names = (self.prefix + short,) if short else self.content.keys()
         held = b"".join(self.content[name] for name in names)
         return sorted(json.loads(line)["id"] for line in held.splitlines())
@@ -201,13 +194,11 @@ class Place:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's wheel."""
     return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture
 def place(release: str, brief: bool, wheel: Path, tmp_path: Path) -> Iterator[Place]:
-    """The release's environment, with the wheel in an environment on top of it, and two journals."""
     shared = cache_folders()[0] / "spark-env" / release
     if not (shared / "stamp").exists():
         pytest.fail(f"the environment of Spark {release} is not made: run `make spark-env`")
@@ -236,7 +227,6 @@ def place(release: str, brief: bool, wheel: Path, tmp_path: Path) -> Iterator[Pl
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("release", "brief"), RELEASES)
 def test_each_release_of_spark(place: Place, release: str, brief: bool) -> None:
-    """SIGKILLs lose and double nothing, and every way to read and write does what it does elsewhere."""
     place.append("a", numbered(0, 300))
     place.append("b", numbered(1000, 200))
     for number, kill in enumerate(KILLS[:1] if brief else KILLS):

@@ -1,4 +1,4 @@
-"""``gazette-spark verify`` finds whole tables whole, and says where others differ, or were not compared."""
+"""``gazette-spark verify`` accepts correct tables, and says where others differ or were not compared."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ ENGINES = {"with Spark": False}
 
 @pytest.fixture(autouse=True)
 def _engines(request: pytest.FixtureRequest) -> None:
-    """Compare the engines in a few tests in every run, in soak in all."""
+    """Compare the engines in a few tests in every run, and in all tests in soak."""
     marked = request.node.get_closest_marker("both_engines") is not None
     ENGINES["with Spark"] = marked or request.config.getoption("--soak")
 
 
 def verify(table: Path, broker: BrokerHandle, *flags: str) -> Result:
-    """Run the command without Spark, and perhaps in Spark, too: then both have to say the same."""
+    """Run the command without Spark, and if wanted also in Spark; both reports must be equal."""
     command = ["verify", str(table), "--broker", broker.endpoint, "--format", "json", *flags]
     found = CliRunner(catch_exceptions=False).invoke(main, command)
     if not ENGINES["with Spark"]:
@@ -66,8 +66,6 @@ def verify(table: Path, broker: BrokerHandle, *flags: str) -> Result:
 
 
 class Table:
-    """A Delta table that the sink fills from two journals."""
-
     def __init__(self, journals: Journals, root: Path, name: str, *, schema: str | None = None) -> None:
         self.journals = journals
         self.spark = journals.spark
@@ -76,11 +74,10 @@ class Table:
         self.schema = schema
 
     def sink(self) -> DeltaSink:
-        """A writer, as a fresh process would make it."""
+        """Return a sink as a new process would create it."""
         return DeltaSink("orders", path=str(self.path), audit=True)
 
     def run(self, max_bytes: int = 400) -> None:
-        """Run the query up to the journals' ends, in batches."""
         reader = self.spark.readStream.format("gazette").options(
             brokerAddress=self.journals.broker.endpoint,
             maxBytesPerTrigger=str(max_bytes),
@@ -93,33 +90,30 @@ class Table:
         assert query.awaitTermination(QUERY_TIMEOUT_S)
 
     def sql(self, statement: str) -> None:
-        """Run a statement on the table, written ``{t}``."""
         self.spark.sql(statement.format(t=f"delta.`{self.path}`")).collect()
 
     def rows(self) -> DataFrame:
-        """What the table holds."""
         return self.spark.read.format("delta").load(str(self.path))
 
     def copy(self, name: str) -> Table:
-        """Copy the table as it stands: nothing of it is cached by Delta."""
+        """Copy the table to a new path, where Delta has nothing cached."""
         made = Table(self.journals, self.path.parent, name, schema=self.schema)
         shutil.copytree(self.path, made.path)
         return made
 
     def command(self, *words: str) -> Result:
-        """Run ``gazette-spark`` on the table."""
         broker = ["--broker", self.journals.broker.endpoint]
         return CliRunner().invoke(main, [*words, str(self.path), *broker, "--format", "json"])
 
     def verified(self, *flags: str) -> dict[str, Any]:
-        """What the command says of a table that must be whole."""
+        """Return the report on a table that must be correct."""
         found = verify(self.path, self.journals.broker, *flags)
         assert found.exit_code == 0, found.output
         report: dict[str, Any] = json.loads(found.stdout)
         return report
 
     def differs(self) -> tuple[str, int, str]:
-        """Journal, offset and problem of the first difference."""
+        """Return journal, offset and problem of the first difference."""
         found = verify(self.path, self.journals.broker)
         assert (found.exit_code, found.stderr) == (1, ""), found
         difference = json.loads(found.stdout)["difference"]
@@ -130,7 +124,7 @@ class Table:
 def journals(
     spark: SparkSession, embedded_broker: BrokerHandle, fresh_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Journals]:
-    """Two journals without a record."""
+    """Two empty journals."""
     monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
     with Client(embedded_broker.endpoint, timeout_s=30) as client:
         made = Journals(spark, embedded_broker, client, fresh_prefix)
@@ -139,21 +133,18 @@ def journals(
 
 
 def append(journals: Journals, first: int, count: int) -> None:
-    """Append JSON records to both journals in turn."""
     for number in range(first, first + count):
         record = {"id": number, "city": ("Köln", "Bonn", "x" * (number % 5))[number % 3]}
         journals.append(SHORTS[number % 2], json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
 
 def content(journals: Journals, short: str) -> bytes:
-    """All bytes of a journal."""
     name = journals.name(short)
     with journals.client.read(name, offset=0, end_offset=journals.client.write_head(name)) as chunks:
         return b"".join(chunk.content for chunk in chunks)
 
 
 def crash(table: Table, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the query fail at a point of its second batch."""
     monkeypatch.setenv(FAILPOINT_VARIABLE, f"{point}:2:raise")
     with pytest.raises(StreamingQueryException, match=point):
         table.run()
@@ -161,7 +152,7 @@ def crash(table: Table, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lived(table: Table, monkeypatch: pytest.MonkeyPatch) -> Table:
-    """Fill the table through a crash, OPTIMIZE, and a RESTORE that takes rows back."""
+    """Fill the table through a crash, OPTIMIZE, and a RESTORE that removes rows."""
     append(table.journals, 0, 24)
     crash(table, "sink.after_write", monkeypatch)
     table.run()
@@ -175,23 +166,21 @@ def lived(table: Table, monkeypatch: pytest.MonkeyPatch) -> Table:
 
 
 def delete(table: Table, where: str) -> None:
-    """Take rows out."""
     table.sql(f"DELETE FROM {{t}} WHERE {where}")
 
 
 def double(table: Table, where: str) -> None:
-    """Add rows a second time, in a commit without an entry."""
     table.rows().where(where).write.format("delta").mode("append").save(str(table.path))
 
 
 def overwrite(table: Table, where: str) -> None:
-    """Replace the table by all rows but some; Delta's history goes on."""
+    """Replace the table by all rows except some; Delta's history continues."""
     kept = table.rows().where(f"NOT ({where})").localCheckpoint()
     kept.write.format("delta").mode("overwrite").save(str(table.path))
 
 
 def delete_by_vector(table: Table, where: str) -> None:
-    """Take rows out and leave their files as they are, with a deletion vector; columns are mapped as well."""
+    """Delete rows by a deletion vector, which leaves their files unchanged; columns are mapped as well."""
     features = "'delta.enableDeletionVectors' = 'true', 'delta.columnMapping.mode' = 'name'"
     table.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({features})")
     delete(table, where)
@@ -208,7 +197,6 @@ DAMAGES: dict[str, Callable[[Table, str], None]] = {
 
 @pytest.mark.timeout(600)
 def test_raw_rows_are_verified(journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes, rows and digests agree after crashes, OPTIMIZE and RESTORE; damage is named by its record."""
     table = lived(Table(journals, tmp_path, "raw"), monkeypatch)
     journals.append("a", b"\n")
     table.run()
@@ -237,7 +225,6 @@ def test_raw_rows_are_verified(journals: Journals, tmp_path: Path, monkeypatch: 
 def test_parsed_rows_in_partitions_are_verified(
     journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are counted by journal and compared by offset; one too many is named."""
     table = Table(journals, tmp_path, "parsed", schema=PARSED)
     table.sql(f"CREATE TABLE {{t}} ({PARSED}) USING delta PARTITIONED BY (city, _journal)")
     lived(table, monkeypatch)
@@ -252,10 +239,10 @@ def test_parsed_rows_in_partitions_are_verified(
     assert "more than once" in text
 
 
-@pytest.mark.soak  # Histories that were cleaned up: unit/ledger in every run.
+@pytest.mark.soak  # unit/ledger tests cleaned-up histories in every run.
 @pytest.mark.timeout(600)
 def test_a_ledger_that_was_cleaned_up_begins_again(journals: Journals, tmp_path: Path) -> None:
-    """The rows say where they end, the sink adopts that, once, and a new query goes on without a seam."""
+    """The rows show where they end, the sink adopts that once, and a new query continues without a gap."""
     whole = Table(journals, tmp_path, "whole")
     append(journals, 0, 20)
     whole.run()
@@ -293,14 +280,12 @@ def test_a_ledger_that_was_cleaned_up_begins_again(journals: Journals, tmp_path:
 
 
 class VerifiedOrders(Orders):
-    """The same, with the command."""
+    """The same orders, with the command."""
 
     def verify(self, *flags: str) -> Result:
-        """Run the command."""
         return verify(self.table, self.broker, *flags)
 
     def verified(self, *flags: str) -> dict[str, Any]:
-        """Return the report of a table that has to be verified."""
         found = self.verify(*flags)
         assert found.exit_code == 0, found.output
         report: dict[str, Any] = json.loads(found.stdout)
@@ -308,7 +293,7 @@ class VerifiedOrders(Orders):
         return report
 
     def differs(self, *flags: str) -> tuple[int, int | None, str]:
-        """Return where the command finds the table to differ: version, offset, problem."""
+        """Return where the command finds differences: version, offset, problem."""
         found = self.verify(*flags)
         assert (found.exit_code, found.stderr) == (1, ""), found
         difference = json.loads(found.stdout)["difference"]
@@ -324,7 +309,6 @@ class VerifiedOrders(Orders):
         return "; ".join(report["not_verified"]), ranges
 
     def edit_log(self, version: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-        """Change the actions of a commit, or take them out."""
         path = self.table / "_delta_log" / f"{version:020}.json"
         actions = [change(json.loads(line)) for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps(each) + "\n" for each in actions if each))
@@ -332,23 +316,20 @@ class VerifiedOrders(Orders):
 
 @pytest.fixture
 def orders(spark: SparkSession, embedded_broker: BrokerHandle, tmp_path: Path) -> VerifiedOrders:
-    """A journal, and a table that holds nothing of it yet."""
     return VerifiedOrders(embedded_broker, tmp_path)
 
 
 def without_statistics(action: dict[str, Any]) -> dict[str, Any]:
-    """Take the statistics out of an action that adds a file."""
     return {name: {k: v for k, v in each.items() if k != "stats"} for name, each in action.items()}
 
 
 def without_metrics(action: dict[str, Any]) -> dict[str, Any]:
-    """Take out the number of rows that a commit says it wrote."""
     return {name: {k: v for k, v in each.items() if k != "operationMetrics"} for name, each in action.items()}
 
 
 @pytest.mark.both_engines
 def test_a_table_is_verified_whatever_happened_to_it(orders: VerifiedOrders) -> None:
-    """Compaction, RESTORE, and a journal that grows meanwhile change nothing; undone entries do not count."""
+    """Compaction, RESTORE and a growing journal change nothing; undone entries do not count."""
     orders.commit(0, 80)
     parent = orders.attempt
     orders.commit(80, 160, [])
@@ -371,7 +352,7 @@ def test_a_table_is_verified_whatever_happened_to_it(orders: VerifiedOrders) -> 
 
 
 def test_files_without_statistics_are_read(orders: VerifiedOrders) -> None:
-    """Rows of a file whose commit does not say how many it has are rows all the same."""
+    """Rows count even if their file's commit does not say how many there are."""
     orders.commit(0, 320)
     orders.append([(1000 + at, b"") for at in range(3)])
     orders.edit_log(2, without_statistics)
@@ -381,7 +362,7 @@ def test_files_without_statistics_are_read(orders: VerifiedOrders) -> None:
 
 
 def test_commits_without_metrics_are_not_verified(orders: VerifiedOrders) -> None:
-    """Where rows have no origin, only their number is compared: that of commits, and that of the table."""
+    """Without a row's origin, only row counts can be compared: the commits' with the table's."""
     orders.another_table("counted", ("-", "-", "name"))
     orders.commit(0, 160)
     orders.commit(160, 320)
@@ -399,7 +380,7 @@ def test_commits_without_metrics_are_not_verified(orders: VerifiedOrders) -> Non
 
 
 def test_versions_are_those_of_the_log(orders: VerifiedOrders) -> None:
-    """A commit without a line about itself does not shift the versions before it."""
+    """A commit without commitInfo must not shift the versions before it."""
     orders.commit(0, 80)
     orders.commit(80, 160, rows_of(88, 160))
     orders.append([])
@@ -409,7 +390,6 @@ def test_versions_are_those_of_the_log(orders: VerifiedOrders) -> None:
 
 @pytest.mark.both_engines
 def test_changed_and_misplaced_rows_are_found(orders: VerifiedOrders) -> None:
-    """The first of several differences is named, by its offset and the version that added its bytes."""
     orders.commit(0, 80)
     orders.commit(80, 160, [*rows_of(80, 96), (96, b"row 0!2"), *rows_of(104, 160), (160, b"row 020")])
     assert orders.differs() == (2, 96, "the row's bytes differ from the record's")
@@ -420,9 +400,9 @@ def test_changed_and_misplaced_rows_are_found(orders: VerifiedOrders) -> None:
 
 @pytest.mark.both_engines
 def test_rows_that_cancel_out_are_found(orders: VerifiedOrders, spark: SparkSession) -> None:
-    """Rows deleted and others tripled differ, even where their number and all exclusive ors are right.
+    """Deleted and tripled rows differ, even where their number and every exclusive or match.
 
-    They are solved for, as digests that were joined by exclusive or called this table verified.
+    The rows are solved for: a digest that joined rows by exclusive or accepted this table.
     """
     rows = [(at * RECORD_BYTES, b"row %03d" % at) for at in range(400)]
     with Client(orders.broker.endpoint) as client:
@@ -447,7 +427,7 @@ def test_rows_that_cancel_out_are_found(orders: VerifiedOrders, spark: SparkSess
 
 
 def test_spark_digests_as_the_definitions_say(spark: SparkSession) -> None:
-    """Sums and digests of rows in several leaves and nodes, in any order, one of them there twice."""
+    """Covers sums and digests of rows in several leaves and nodes, in any order, with one duplicate row."""
     rows: list[tuple[int, bytes | None]] = [(at << 18, b"\x00\xff:%d" % at) for at in range(0, 1 << 14, 7)]
     rows = [*rows[::-1], (3 << 18, b""), (4 << 18, None), rows[5]]
     offsets, contents = zip(*rows, strict=True)
@@ -474,7 +454,7 @@ def test_spark_digests_as_the_definitions_say(spark: SparkSession) -> None:
 
 
 def test_the_ledger_is_looked_at_alone(orders: VerifiedOrders) -> None:
-    """Offsets that leave bytes out show a missing entry; --entries-only says that no row was compared."""
+    """Missing offsets reveal a missing entry; --entries-only says that no row was compared."""
     orders.commit(0, 80, [])
     found = orders.verified("--entries-only")
     assert (found["compared"], found["ranges"]) == ("entries", [])
@@ -495,7 +475,6 @@ def test_the_ledger_is_looked_at_alone(orders: VerifiedOrders) -> None:
     "columns", [("journal", "offset", "value"), ("-", "-", "name")], ids=["raw", "parsed"]
 )
 def test_entries_that_counted_wrong_are_found(orders: VerifiedOrders, columns: tuple[str, str, str]) -> None:
-    """A number of rows or a digest that is not that of the records is named with its range of offsets."""
     orders.another_table("audited", columns)
     orders.commit(0, 240, audit=orders.counted(rows_of(0, 240)))
     changed = [*rows_of(240, 312), (312, b"other")]
@@ -528,7 +507,7 @@ def test_rows_that_are_not_the_records_are_not_compared(orders: VerifiedOrders) 
 
 
 def test_rows_of_a_journal_made_again_are_not_compared(orders: VerifiedOrders) -> None:
-    """Rows of the old journal are no strays, wherever they lie."""
+    """Rows of the old journal are not reported as strays, wherever they are."""
     orders.commit(0, 400, [(392, b"of the old one")])
     orders.commit(0, 0, [], recreated=400)
     orders.commit(0, 80)
@@ -539,7 +518,7 @@ def test_rows_of_a_journal_made_again_are_not_compared(orders: VerifiedOrders) -
 
 @pytest.mark.both_engines
 def test_dead_letters_have_no_row(orders: VerifiedOrders) -> None:
-    """A record is a row or a dead letter; one that is both is a difference."""
+    """A record is either a row or a dead letter; a record that is both is a difference."""
     dead = orders.table.with_name("dead")
 
     def bury(app_id: str, rows: Sequence[Row]) -> None:
@@ -549,7 +528,7 @@ def test_dead_letters_have_no_row(orders: VerifiedOrders) -> None:
 
     bury("orders", rows_of(16, 32))
     bury("another", rows_of(0, 8))
-    bury("orders", rows_of(80, 96))  # Of a batch whose other rows are not there yet.
+    bury("orders", rows_of(80, 96))  # From a batch whose other rows are not there yet.
     fit = [*rows_of(0, 16), *rows_of(32, 80)]
     orders.commit(0, 80, fit, audit=orders.counted(fit), dead_letters=f"delta.`{dead}`")
     report = orders.verified()
@@ -564,7 +543,7 @@ def test_dead_letters_have_no_row(orders: VerifiedOrders) -> None:
 
 @pytest.mark.both_engines
 def test_a_gap_that_was_recorded_is_allowed(orders: VerifiedOrders) -> None:
-    """A gap is allowed with the record it cut: no rows of theirs are in the table, and none may be."""
+    """A gap includes the record that it cuts; the table must have no row of either."""
     kept = [row for row in rows_of(0, 160) if not 80 <= row[0] < 96]
     orders.commit(0, 160, kept, gaps=[(84, 96)])
     assert orders.verified()["gone"] == [
@@ -575,7 +554,7 @@ def test_a_gap_that_was_recorded_is_allowed(orders: VerifiedOrders) -> None:
 
 
 def test_a_journal_that_is_gone_proves_nothing(orders: VerifiedOrders) -> None:
-    """Without a byte to compare with, a table is not verified, whatever is allowed."""
+    """Without a byte to compare with, a table is not verified, regardless of the options."""
     orders.commit(0, 320)
     with Client(orders.broker.endpoint) as client:
         revision = client.get_journal(orders.journal).mod_revision
@@ -587,7 +566,7 @@ def test_a_journal_that_is_gone_proves_nothing(orders: VerifiedOrders) -> None:
 
 @pytest.mark.both_engines
 def test_bytes_a_journal_has_lost_are_listed(orders: VerifiedOrders) -> None:
-    """The rest is compared, and rows of lost bytes with what their entry counted and digested."""
+    """The rest is compared, and rows of lost bytes are compared with their entry's count and digest."""
     length, parts = 1101, 5
     orders.journal += "-stored"
     orders.another_table("stored", orders.columns)
@@ -624,7 +603,7 @@ def test_bytes_a_journal_has_lost_are_listed(orders: VerifiedOrders) -> None:
 
 
 class Messages(VerifiedOrders):
-    """A journal of messages, and tables of those that are committed. Message *n* begins at *n* lengths."""
+    """A journal of messages, and tables of the committed ones. Message *n* begins at *n* lengths."""
 
     LENGTH = 1101
     SENT = (
@@ -647,7 +626,6 @@ class Messages(VerifiedOrders):
                 client.append(self.journal, record + b"\n")
 
     def rows(self, *numbers: int) -> list[Row]:
-        """Return the rows of some messages."""
         return [(at * self.LENGTH, self.records[at]) for at in numbers]
 
     def fill(
@@ -657,14 +635,12 @@ class Messages(VerifiedOrders):
         *,
         audit: bool = True,
     ) -> None:
-        """Fill a new table in two commits."""
         self.another_table(name, columns)
         for begin, end, numbers in ((0, 3 * self.LENGTH, (1,)), (3 * self.LENGTH, self.END, (0, 2, 7))):
             rows = self.rows(*numbers)
             self.commit(begin, end, rows, audit=self.counted(rows) if audit else None)
 
     def lose(self, count: int) -> None:
-        """Delete the first messages' bytes."""
         with Client(self.broker.endpoint) as client:
             stored = [each.fragment for each in client.list_fragments(self.journal)]
             for lost in stored[:count]:
@@ -673,7 +649,6 @@ class Messages(VerifiedOrders):
 
 
 def message(producer: int, clock: int, flags: int, length: int) -> bytes:
-    """Return a message of that many bytes."""
     made = build_uuid(ProducerId(bytes([1, 0, 0, 0, 0, producer])), Clock((1 << 62) + clock), flags)
     text = json.dumps({"_meta": {"uuid": str(made)}, "pad": ""}, separators=(",", ":"))
     return text.replace('"pad":"', '"pad":"' + "x" * (length - len(text))).encode()
@@ -681,13 +656,11 @@ def message(producer: int, clock: int, flags: int, length: int) -> bytes:
 
 @pytest.fixture
 def messages(spark: SparkSession, embedded_broker: BrokerHandle, tmp_path: Path) -> Messages:
-    """A journal of messages, and no table yet."""
     return Messages(embedded_broker, tmp_path)
 
 
 @pytest.mark.both_engines
 def test_committed_messages_are_compared(messages: Messages) -> None:
-    """Rows are the messages that were committed; those whose bytes are gone have their entry."""
     messages.fill("whole")
     report = messages.verified()
     assert (report["compared"], report["audited"], report["journals"][0]["records"]) == ("bytes", 2, 4)
@@ -706,7 +679,6 @@ def test_committed_messages_are_compared(messages: Messages) -> None:
 
 @pytest.mark.soak
 def test_wrong_rows_of_committed_messages_are_told(messages: Messages) -> None:
-    """A message lost, doubled, rolled back, or said to be committed elsewhere; a number that is wrong."""
     for at, wrong in ((2, "is in the table more than once"), (3, "but no committed message begins here")):
         messages.fill(f"again {at}")
         messages.append(messages.rows(at))
@@ -728,7 +700,7 @@ def test_wrong_rows_of_committed_messages_are_told(messages: Messages) -> None:
 
 
 def test_offsets_alone_are_compared_where_values_are_parsed(orders: VerifiedOrders) -> None:
-    """A table with _journal and _offset may hold anything else."""
+    """A table with _journal and _offset may have any other columns."""
     orders.another_table("parsed", ("_journal", "_offset", "name"))
     orders.commit(0, 160, [(offset, b"parsed") for offset, _ in rows_of(0, 160)])
     assert [each["depth"] for each in orders.verified()["ranges"]] == ["offsets"]
@@ -740,7 +712,7 @@ def test_offsets_alone_are_compared_where_values_are_parsed(orders: VerifiedOrde
 def test_a_table_that_is_too_large_is_left_to_spark(
     orders: VerifiedOrders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: str
 ) -> None:
-    """The limit is on files and journals, and on rows in memory; the log says which."""
+    """Files, journals and rows in memory are limited; the log says which limit was exceeded."""
     monkeypatch.setattr(f"gazette_spark._verify.driver_engine.{limit}", 1)
     orders.commit(0, 80, rows_of(0, 80))
     with caplog.at_level("INFO", logger="gazette_spark.cli.verify"):
@@ -749,7 +721,6 @@ def test_a_table_that_is_too_large_is_left_to_spark(
 
 
 def test_what_is_no_table_is_an_error(orders: VerifiedOrders, tmp_path: Path) -> None:
-    """A path that is no table is an error of one line, and so is a table without entries."""
     orders.table = tmp_path / "none"
     orders.table.mkdir()
     missing = orders.verify()

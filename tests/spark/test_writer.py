@@ -1,4 +1,4 @@
-"""Rows written by Spark are records of the journals they are meant for: none is lost, and none is changed."""
+"""Rows written by Spark become records of their journals; none is lost or changed."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ NDJSON = {"content-type": "application/x-ndjson"}
 
 @pytest.fixture
 def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
-    """An empty prefix on the broker under test."""
     return Journals(spark, broker, client, fresh_prefix)
 
 
 def write(journals: Journals, frame: DataFrame, short: str | None = None, **options: Any) -> None:
-    """Write a batch to a journal, to the prefix (""), or to where rows and options say."""
+    """Write a batch to a journal, to the prefix (""), or to the journals that rows and options name."""
     writer = frame.write.format("gazette").mode("append")
     writer = writer.options(brokerAddress=journals.broker.endpoint, **options)
     writer.save(None if short is None else journals.name(short))
 
 
 def stream(journals: Journals, frame: DataFrame, short: str, checkpoint: Path, **options: Any) -> None:
-    """Write a stream to a journal up to what is there now."""
     writer = frame.writeStream.format("gazette").trigger(availableNow=True)
     writer = writer.options(
         brokerAddress=journals.broker.endpoint, checkpointLocation=str(checkpoint), **options
@@ -47,14 +45,12 @@ def stream(journals: Journals, frame: DataFrame, short: str, checkpoint: Path, *
 
 
 def content(journals: Journals, short: str) -> bytes:
-    """Return all bytes of a journal."""
     head = journals.client.write_head(journals.name(short))
     with journals.client.read(journals.name(short), end_offset=head) as reader:
         return reader.read() if head else b""
 
 
 def values(journals: Journals, short: str = "", **options: Any) -> Counter[bytes]:
-    """Return the records of a journal, or of the prefix, as the source reads them."""
     return Counter(bytes(row.value) for row in journals.batch(short, **options).select("value").collect())
 
 
@@ -67,7 +63,6 @@ def values(journals: Journals, short: str = "", **options: Any) -> Counter[bytes
     ],
 )
 def test_what_is_written_is_read_again(journals: Journals, framing: str, rows: list[bytes]) -> None:
-    """Any bytes that a framing can hold are read again by the same one."""
     journals.create("a")
     frame = journals.spark.createDataFrame([(bytearray(row),) for row in rows], "value BINARY")
     write(journals, frame, "a", framing=framing)
@@ -75,7 +70,6 @@ def test_what_is_written_is_read_again(journals: Journals, framing: str, rows: l
 
 
 def test_bytes_without_framing_are_written_as_they_are(journals: Journals) -> None:
-    """Bytes are written in the order of the task's rows, with nothing between them."""
     journals.create("a")
     frame = journals.spark.range(0, 30_000, numPartitions=1).selectExpr("concat(id, ';') AS value")
     write(journals, frame, "a", framing="none")
@@ -84,7 +78,7 @@ def test_bytes_without_framing_are_written_as_they_are(journals: Journals) -> No
 
 @BOTH_BROKERS
 def test_rows_go_to_the_journals_they_name(journals: Journals) -> None:
-    """Framed as each journal's label says; a name in the option counts for all of them."""
+    """Each journal's label sets the framing; a name in the option applies to all rows."""
     journals.create("lines", labels=NDJSON)
     journals.create("fixed", labels={"content-type": "application/x-protobuf-fixed"})
     frame = journals.spark.range(200).select(
@@ -111,7 +105,7 @@ def test_rows_go_to_the_journals_they_name(journals: Journals) -> None:
 def test_keys_choose_the_journals_that_other_clients_choose(
     journals: Journals, mapping: str, maps: Callable[..., Any]
 ) -> None:
-    """The same hash chooses among the same journals; a journal beside the prefix gets none."""
+    """The same hash chooses among the same journals; a journal beside the prefix gets no row."""
     journals.create("a", "b", "c")
     Journals(journals.spark, journals.broker, journals.client, journals.prefix[:-1] + "-beside/").create("a")
     frame = journals.spark.range(300).selectExpr("concat('key ', id) AS key", "cast(id AS string) AS value")
@@ -125,7 +119,7 @@ def test_keys_choose_the_journals_that_other_clients_choose(
 
 
 def test_rows_without_a_key_are_shared_out(journals: Journals) -> None:
-    """Each journal gets some of many rows without a key, at random."""
+    """Rows without a key are spread over the journals at random; there are enough for each to get some."""
     journals.create("a", "b", labels={"app.gazette.dev/tag": journals.prefix + "tag"})
     frame = journals.spark.range(400).selectExpr("cast(id AS string) AS value")
     write(journals, frame, selector=f"app.gazette.dev/tag={journals.prefix}tag")
@@ -134,7 +128,6 @@ def test_rows_without_a_key_are_shared_out(journals: Journals) -> None:
 
 
 def test_a_stream_is_written_and_goes_on(journals: Journals, tmp_path: Path) -> None:
-    """A stream goes from journal to journal; a second run writes only what is new."""
     journals.create("from", "to")
     journals.append("from", b"1\n2\n")
     frame = journals.stream("from").select("value")
@@ -146,7 +139,6 @@ def test_a_stream_is_written_and_goes_on(journals: Journals, tmp_path: Path) -> 
 
 
 def test_a_query_without_rows_writes_nothing(journals: Journals) -> None:
-    """A query without rows writes nothing and does not fail."""
     journals.create("a")
     write(journals, journals.spark.range(0).selectExpr("'x' AS value"), "a")
     assert content(journals, "a") == b""
@@ -163,7 +155,6 @@ def test_a_query_without_rows_writes_nothing(journals: Journals) -> None:
 def test_what_is_wrong_with_all_rows_fails_before_anything_is_written(
     journals: Journals, column: str, options: dict[str, str], problem: str
 ) -> None:
-    """One error shows what is expected."""
     journals.create("a", labels=NDJSON)
     with pytest.raises(PySparkException) as caught:
         write(journals, journals.spark.range(3).selectExpr(column), "a", **options)
@@ -172,7 +163,7 @@ def test_what_is_wrong_with_all_rows_fails_before_anything_is_written(
 
 
 def test_journals_that_do_not_exist_are_not_made(journals: Journals) -> None:
-    """A journal that does not exist is not made, be it an option's, a selector's or a row's."""
+    """This applies to journals named by an option, a selector or a row."""
     frame = journals.spark.range(1).selectExpr("'a' AS value")
     with pytest.raises(PySparkException, match="JOURNAL_NOT_FOUND: option 'path' names it"):
         write(journals, frame, "missing")
@@ -196,7 +187,6 @@ def test_journals_that_do_not_exist_are_not_made(journals: Journals) -> None:
     ],
 )
 def test_a_row_that_cannot_be_written_is_named(journals: Journals, value: str, problem: str) -> None:
-    """The error names the row's place in its partition; no row of its record batch is written."""
     journals.create("a")
     frame = journals.spark.range(0, 10, numPartitions=1)
     frame = frame.selectExpr(f"if(id = 7, {value}, cast(id AS string)) AS value")
@@ -206,7 +196,6 @@ def test_a_row_that_cannot_be_written_is_named(journals: Journals, value: str, p
 
 
 def test_journals_are_not_overwritten(journals: Journals) -> None:
-    """The error says what to do."""
     journals.create("a")
     frame = journals.spark.range(1).selectExpr("'a' AS value")
     writer = frame.write.format("gazette").mode("overwrite").option("brokerAddress", journals.broker.endpoint)
@@ -215,9 +204,9 @@ def test_journals_are_not_overwritten(journals: Journals) -> None:
 
 
 def test_an_option_of_writing_is_refused_when_reading(journals: Journals) -> None:
-    """An option of writing is refused when reading, where Spark does not say which of the two it is.
+    """Spark does not tell the source whether options are for reading or writing.
 
-    Spark 4.2 does not ask a source that is given a schema before the query runs.
+    Spark 4.2 does not call a source with a given schema before the query runs.
     """
     with pytest.raises(PySparkException, match="'journal': got an unknown option; expected 'journals'"):
         journals.spark.read.format("gazette").schema("value BINARY").options(
@@ -226,7 +215,6 @@ def test_an_option_of_writing_is_refused_when_reading(journals: Journals) -> Non
 
 
 def test_only_appending_is_a_way_to_write(journals: Journals, tmp_path: Path) -> None:
-    """A batch has to say append; a stream's other modes are refused by Spark or with our advice."""
     journals.create("from", "to")
     rows = journals.batch("from").select("value")
     with pytest.raises(PySparkException, match=r"Please use either the .Append. or"):
@@ -241,7 +229,7 @@ def test_only_appending_is_a_way_to_write(journals: Journals, tmp_path: Path) ->
 
 
 def test_a_micro_batch_that_failed_is_written_again(journals: Journals, tmp_path: Path) -> None:
-    """Rows of the failed try may be there twice, and none is missing."""
+    """Rows of the failed attempt may be duplicated, but none is missing."""
     journals.create("from", "to")
     expected = [b"%d" % n for n in range(500)] + [b"x" * 2000]
     journals.append("from", b"".join(line + b"\n" for line in expected))

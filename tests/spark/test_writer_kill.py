@@ -1,4 +1,4 @@
-"""SIGKILL to a driver, Spark and all, at each step of an exactly-once commit: each row is committed once."""
+"""SIGKILL to a driver and its Spark at each step of an exactly-once commit: each row is committed once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ with Client(endpoint) as client:
 
 @pytest.fixture
 def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
-    """A source, two journals of rows, and a transaction journal."""
     return made(Journals(spark, broker, client, fresh_prefix))
 
 
@@ -48,7 +47,7 @@ def run_to_death(journals: Journals, root: Path, point: str) -> None:
     """Run the query in a driver that is killed, with all its processes, at a point of its first commit."""
     command = [sys.executable, "-c", DRIVER, str(root), journals.broker.endpoint, journals.prefix]
     environ = os.environ | {FAILPOINT_VARIABLE: f"{point}:1:kill_group"}
-    # Its process id, as the shell that becomes it knows it, names its group.
+    # The shell becomes the driver, so its process id is also the id of the group.
     shell = ["sh", "-c", f'export {GROUP_VARIABLE}=$$; exec "$@"', "sh", *command]
     with (root / "driver.log").open("wb") as log:
         child = subprocess.Popen(shell, env=environ, stdout=log, stderr=log, start_new_session=True)
@@ -70,7 +69,7 @@ def run_to_death(journals: Journals, root: Path, point: str) -> None:
 def test_a_driver_that_is_killed_commits_each_row_once(
     journals: Journals, tmp_path: Path, point: str
 ) -> None:
-    """The next driver finishes the batch, or runs it again under other producers, and goes on."""
+    """The next driver completes the batch, or runs it again with other producers, and continues."""
     feed(journals, range(10))
     stream(journals, tmp_path / "checkpoint")
     feed(journals, range(10, 30))

@@ -1,4 +1,4 @@
-"""Rows written exactly once are delivered once by Gazette's committed reader, whatever fails on the way."""
+"""Gazette's committed reader returns rows of an exactly-once write once, despite failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHORTS = ("a", "b")
 
 @pytest.fixture(scope="module")
 def faulty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
-    """An embedded broker that fails as it is told."""
+    """An embedded broker that fails on request."""
     root = tmp_path_factory.mktemp("faulty")
     with EmbeddedBroker(root, faults=FAULTS) as broker:
         yield BrokerHandle(broker.endpoint, root)
@@ -37,27 +37,24 @@ def faulty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHa
 
 @pytest.fixture
 def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
-    """A source, two journals of rows, and a transaction journal."""
     return made(Journals(spark, broker, client, fresh_prefix))
 
 
 @pytest.fixture
 def faulty(spark: SparkSession, faulty_broker: BrokerHandle, fresh_prefix: str) -> Iterator[Journals]:
-    """The same on the broker that fails."""
+    """The same journals on the broker that fails."""
     with Client(faulty_broker.endpoint, timeout_s=30) as client:
         yield made(Journals(spark, faulty_broker, client, fresh_prefix))
         FAULTS.clear()
 
 
 def made(journals: Journals) -> Journals:
-    """Create the journals."""
     journals.create("from", "transactions")
     journals.create(*SHORTS, labels=DOCUMENTS)
     return journals
 
 
 def options(journals: Journals) -> dict[str, str]:
-    """Return the options of exactly-once writes."""
     return {
         "brokerAddress": journals.broker.endpoint,
         "deliveryGuarantee": "exactly_once",
@@ -67,7 +64,6 @@ def options(journals: Journals) -> dict[str, str]:
 
 
 def start(journals: Journals, checkpoint: Path) -> StreamingQuery:
-    """Start to write what is in the source to both journals of rows, as documents."""
     rows = journals.stream("from").selectExpr(
         f"concat('{journals.prefix}', if(cast(value AS STRING) % 2 = 0, 'a', 'b')) AS journal",
         "concat('{\"n\":', cast(value AS STRING), '}') AS value",
@@ -77,7 +73,6 @@ def start(journals: Journals, checkpoint: Path) -> StreamingQuery:
 
 
 def end(query: StreamingQuery) -> None:
-    """Wait for a query's end, and raise its error."""
     try:
         assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end in time"
     finally:
@@ -85,17 +80,15 @@ def end(query: StreamingQuery) -> None:
 
 
 def stream(journals: Journals, checkpoint: Path) -> None:
-    """Write what is in the source."""
     end(start(journals, checkpoint))
 
 
 def feed(journals: Journals, numbers: range) -> None:
-    """Append numbers to the source."""
     journals.append("from", b"".join(b"%d\n" % number for number in numbers))
 
 
 def committed(journals: Journals) -> tuple[Counter[int], int]:
-    """Return the numbers that Go's reader delivers of both journals, and how many transactions are open."""
+    """Return the numbers that Go's reader reads from both journals, and the number of open transactions."""
     numbers: Counter[int] = Counter()
     unfinished = 0
     for short in SHORTS:
@@ -107,7 +100,6 @@ def committed(journals: Journals) -> tuple[Counter[int], int]:
 
 
 def set_flags(journals: Journals, short: str, flags: int) -> None:
-    """Change whether a journal takes appends."""
     listed = journals.client.get_journal(journals.name(short))
     changed = pb.JournalSpec()
     changed.CopyFrom(listed.spec)
@@ -117,7 +109,6 @@ def set_flags(journals: Journals, short: str, flags: int) -> None:
 
 @BOTH_BROKERS
 def test_a_stream_is_committed_once(journals: Journals, tmp_path: Path) -> None:
-    """Rows of a batch that could not be committed, and was run again, are delivered once, as all others."""
     feed(journals, range(100))
     set_flags(journals, "transactions", pb.JournalSpec.O_RDONLY)
     with pytest.raises(PySparkException, match="NOT_ALLOWED"):
@@ -134,7 +125,7 @@ def test_a_stream_is_committed_once(journals: Journals, tmp_path: Path) -> None:
 
 
 def test_a_batch_that_died_at_any_step_is_repeated(faulty: Journals, tmp_path: Path) -> None:
-    """A lost answer, then intents of which one is refused: the next run appends those that are recorded."""
+    """A response is lost, then one of the intents is refused: the next run appends the recorded ones."""
     checkpoint = tmp_path / "checkpoint"
     feed(faulty, range(0, 10, 2))
     stream(faulty, checkpoint)
@@ -160,7 +151,7 @@ def test_a_batch_that_died_at_any_step_is_repeated(faulty: Journals, tmp_path: P
 
 
 def test_a_query_that_goes_back_is_refused(faulty: Journals, tmp_path: Path) -> None:
-    """A copy of the checkpoint from before, and another query, are named and write nothing that counts."""
+    """An old copy of the checkpoint, and another query, are refused and commit nothing."""
     feed(faulty, range(10))
     stream(faulty, tmp_path / "checkpoint")
     shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
@@ -175,19 +166,17 @@ def test_a_query_that_goes_back_is_refused(faulty: Journals, tmp_path: Path) -> 
 
 
 def write(journals: Journals, frame: DataFrame, short: str = "a", **more: str) -> None:
-    """Write a batch to a journal."""
     writer = frame.write.format("gazette").mode("append").options(**options(journals) | more)
     writer.save(journals.name(short))
 
 
 def numbered(journals: Journals, begin: int, end: int) -> DataFrame:
-    """Return a document for each number."""
     frame = journals.spark.range(begin, end, numPartitions=2)
     return frame.selectExpr("concat('{\"n\":', id, '}') AS value")
 
 
 def test_a_batch_write_is_committed_once(faulty: Journals) -> None:
-    """A write under the id of an earlier one changes nothing; one without an id is always another."""
+    """A write with the id of an earlier one changes nothing; one without an id is always a new write."""
     for _ in range(2):
         write(faulty, numbered(faulty, 0, 40), transactionId="monday")
     write(faulty, numbered(faulty, 40, 60), transactionId="tuesday")
@@ -203,7 +192,7 @@ def test_a_batch_write_is_committed_once(faulty: Journals) -> None:
 
 
 def test_from_journal_to_journal(faulty: Journals, tmp_path: Path) -> None:
-    """Committed messages are read, and written under other UUIDs, once each, though the first try fails."""
+    """Committed messages are read and written with new UUIDs, once each, although the first attempt fails."""
     write(faulty, numbered(faulty, 0, 30))
     faulty.create("second")
     more = {"isolationLevel": "read_committed", "stateLocation": str(tmp_path / "states")}
@@ -226,14 +215,13 @@ def test_from_journal_to_journal(faulty: Journals, tmp_path: Path) -> None:
 
 
 def journal_bytes(journals: Journals, short: str) -> bytes:
-    """Return all bytes of a journal."""
     head = journals.client.write_head(journals.name(short))
     with journals.client.read(journals.name(short), end_offset=head) as reader:
         return reader.read()
 
 
 def test_a_task_that_fails_rolls_its_rows_back(faulty: Journals) -> None:
-    """The rows of a task that fails neither count nor stay open, those of earlier record batches included."""
+    """The failed task's rows neither count nor stay open, including those of earlier record batches."""
     rows_at_once = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = str(faulty.spark.conf.get(rows_at_once))
     faulty.spark.conf.set(rows_at_once, "10")
@@ -260,7 +248,6 @@ def test_a_task_that_fails_rolls_its_rows_back(faulty: Journals) -> None:
 def test_what_is_wrong_fails_before_anything_is_written(
     faulty: Journals, more: dict[str, Any], problem: str
 ) -> None:
-    """The driver checks options and journals before the first row."""
     with pytest.raises(PySparkException) as caught:
         write(faulty, numbered(faulty, 0, 5), **more)
     assert problem in str(caught.value)

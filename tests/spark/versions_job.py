@@ -1,7 +1,7 @@
-"""A user's program under one release of Spark: a stream that is killed and goes on, reads, and writes.
+"""A user's program on one release of Spark: a stream that is killed and continues, reads, and writes.
 
-It is run as a script with a file of settings, by a Python that has that release, the wheel and no source
-tree: ``versions_job.py SETTINGS stream`` runs until it dies; ``finish`` does the rest and writes what it saw.
+It runs as a script with a settings file, in a Python with that release, the wheel and no source tree:
+``versions_job.py SETTINGS stream`` runs until it is killed; ``finish`` does the rest and writes its results.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ class Job:
         self.spark = session(self.directory, delta=settings["delta"])
 
     def rows(self, schema: str | None = None, **options: str) -> DataFrame:
-        """Return a batch DataFrame over all journals."""
         loaded: DataFrame = self._reader(self.spark.read, schema, options).load(self.settings["prefix"])
         return loaded
 
     def reader(self, schema: str | None = None, **options: str) -> Any:
-        """Return the reader of a stream over all journals."""
         reader = self._reader(self.spark.readStream, schema, options)
         return reader.option("path", self.settings["prefix"])
 
@@ -47,7 +45,7 @@ class Job:
         return reader.schema(schema) if schema else reader
 
     def start(self, **trigger: Any) -> StreamingQuery:
-        """Start the stream: into a Delta table, or without Delta into a file for each batch."""
+        """Start the stream: into a Delta table, or without Delta into one file for each batch."""
         checkpoint = str(self.directory / "checkpoint")
         stream = self.reader(**LIMIT).load()
         if not self.settings["delta"]:
@@ -60,7 +58,7 @@ class Job:
         return sink.start(stream, checkpoint=checkpoint, **trigger)
 
     def write_file(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a batch as a file; one that comes again replaces it."""
+        """Write a batch as a file; a repeated batch replaces it."""
         from gazette_spark.failpoints import failpoint
 
         failpoint("sink.before_write")
@@ -71,7 +69,6 @@ class Job:
 
 
 def session(directory: Path, *, delta: bool) -> SparkSession:
-    """Return a local session, with Delta or without."""
     from gazette_spark import local_spark
     from gazette_spark.session import INTERPRETED, LOCAL_CONF
 
@@ -89,12 +86,11 @@ def session(directory: Path, *, delta: bool) -> SparkSession:
 
 
 def raw_rows(frame: DataFrame) -> list[list[Any]]:
-    """Return raw rows as lists."""
     return sorted([row.journal, row.offset, bytes(row.value).decode()] for row in frame.collect())
 
 
 def finished(query: StreamingQuery) -> bool:
-    """Wait for an AvailableNow run; tell whether it had a batch, if only one that is in the table."""
+    """Wait for an AvailableNow run; return whether it had a batch, even one that the table already has."""
     if not query.awaitTermination(WAIT_S):
         raise TimeoutError(f"the stream has not ended within {WAIT_S} s")
     last = query.lastProgress
@@ -102,7 +98,6 @@ def finished(query: StreamingQuery) -> bool:
 
 
 def finish(job: Job) -> dict[str, Any]:
-    """Run the stream to its end, then read and write in all ways."""
     import pyspark
 
     runs: list[bool] = []
@@ -120,7 +115,6 @@ def finish(job: Job) -> dict[str, Any]:
 
 
 def filtered(job: Job) -> dict[str, Any]:
-    """Read records as JSON, with a filter, where a Spark that can push filters may do so."""
     job.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     frame = job.rows(TYPED, format="json").where(f"_journal = '{job.settings['prefix']}a'")
     seen = {"filtered": sorted([row.id, row._offset] for row in frame.collect())}
@@ -129,7 +123,6 @@ def filtered(job: Job) -> dict[str, Any]:
 
 
 def written(job: Job) -> dict[str, Any]:
-    """Write rows to a journal at once, and by a stream, and read them."""
     from gazette_spark import Client
     from gazette_spark.client import journal_spec
 
@@ -152,7 +145,6 @@ def written(job: Job) -> dict[str, Any]:
 
 
 def on_delta(job: Job) -> dict[str, Any]:
-    """Merge by key, take the direct lane, and divert what does not fit."""
     from gazette_spark import DeadLetters, DeltaSink, Upsert, ingest
 
     def path(name: str) -> str:
@@ -178,7 +170,6 @@ def on_delta(job: Job) -> dict[str, Any]:
 
 
 def main(settings_path: str, step: str) -> None:
-    """Do one step."""
     settings = json.loads(Path(settings_path).read_text())
     from gazette_spark.failpoints import GROUP_VARIABLE
 
