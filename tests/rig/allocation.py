@@ -1,4 +1,4 @@
-"""A cluster in memory that follows its leader's steps, and checks each one."""
+"""An in-memory cluster that follows its leader's steps, and checks each one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Code = pc.ReplicaStatus.Code
 
 
 def member_of(name: str) -> MemberId:
-    """Return the id of a member that a test writes as ``zone/suffix``."""
+    """Return the id of a member that tests write as ``zone/suffix``."""
     zone, _, suffix = name.partition("/")
     return zone, suffix
 
@@ -38,7 +38,7 @@ class Cluster:
         assignments: str = "",
         code: int = Code.STANDBY,
     ) -> None:
-        """Begin with shards and their replicas, members and their limits, and assignments of one status."""
+        """Start with shards and their replicas, members and their limits, and assignments of one status."""
         self.shards = dict(shards)
         self.limits = dict(members)
         self.exiting: set[str] = set()
@@ -54,12 +54,11 @@ class Cluster:
 
     @property
     def items(self) -> list[ShardItem]:
-        """The shards, ascending."""
         return [ShardItem(shard, replicas) for shard, replicas in sorted(self.shards.items())]
 
     @property
     def members(self) -> list[ClusterMember]:
-        """The members, ascending; they came in the order of the test."""
+        """The members, ascending; tests create them in any order."""
         ages = {name: age for age, name in enumerate(self.limits, start=1)}
         return [
             ClusterMember(*member_of(name), limit, name in self.exiting, create_revision=ages[name])
@@ -68,25 +67,20 @@ class Cluster:
 
     @property
     def effective(self) -> dict[MemberId, int]:
-        """Limits, less what is shed."""
         return effective_limits(self.items, self.members)
 
     @property
     def sorted_assignments(self) -> list[ShardAssignment]:
-        """The assignments, in the order of their keys."""
         return [assignment for _, assignment in sorted(self.assignments.items())]
 
     def show(self) -> str:
-        """Return the assignments as they are written."""
         return "\n".join(f"{a.shard} {a.zone}/{a.suffix} {a.slot}" for a in self.sorted_assignments)
 
     def loads(self) -> dict[str, int]:
-        """Return the number of assignments by member."""
         counts = Counter(assignment.member for assignment in self.assignments.values())
         return {name: counts[member_of(name)] for name in self.limits}
 
     def lose(self, name: str) -> None:
-        """Let a member's lease end."""
         del self.limits[name]
         gone = member_of(name)
         self.assignments = {
@@ -94,7 +88,6 @@ class Cluster:
         }
 
     def desired(self) -> Placement:
-        """Return the placement that the leader wants now."""
         problem = [(item.id, item.replicas) for item in self.items], self.effective
         if problem != self._solved:
             self._desired = solve(self.items, self.effective, self.sorted_assignments)
@@ -102,7 +95,6 @@ class Cluster:
         return self._desired
 
     def step(self) -> list[ItemSteps]:
-        """Make the steps that are allowed now, and return them."""
         desired = self.desired()
         steps = next_steps(self.items, self.members, self.sorted_assignments, desired, self.effective)
         for change in steps:
@@ -110,13 +102,12 @@ class Cluster:
         return steps
 
     def catch_up(self) -> None:
-        """Let all replicas become consistent."""
         for key, a in self.assignments.items():
             code = Code.PRIMARY if a.slot == 0 else Code.STANDBY
             self.assignments[key] = ShardAssignment(a.shard, a.zone, a.suffix, a.slot, code)
 
     def settle(self) -> int:
-        """Step until nothing is to be done, replicas catching up in between; return the steps."""
+        """Repeat steps until none is left, with replicas catching up in between; return the steps."""
         for count in range(1000):
             steps = self.step()
             self.catch_up()
@@ -125,7 +116,7 @@ class Cluster:
         raise AssertionError(f"no end of steps:\n{self.show()}")
 
     def _make(self, change: ItemSteps) -> None:
-        """Make one transaction, and check what it may not break."""
+        """Make one transaction, and check the invariants that it must not break."""
         before = [assignment for assignment in self.assignments.values() if assignment.shard == change.shard]
         loads = Counter(assignment.member for assignment in self.assignments.values())
         for added in change.add:

@@ -1,4 +1,4 @@
-"""A table that is filled by hand as the sink fills one, so that it can be wrong in any way."""
+"""A table that is filled by hand in the sink's way, so that tests can make it wrong in any way."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ TEXT = b"".join(b"row %03d\n" % number for number in range(RECORDS))
 
 
 def rows_of(begin: int, end: int) -> list[Row]:
-    """Return the rows of a range of the journal."""
     return [(at, TEXT[at : at + RECORD_BYTES - 1]) for at in range(begin, end, RECORD_BYTES)]
 
 
 class Orders:
-    """A journal of 40 records of 8 bytes, and a table that is filled from it as the sink does."""
+    """A journal of 40 records of 8 bytes, and a table that is filled from it in the sink's way."""
 
     def __init__(self, broker: BrokerHandle, directory: Path) -> None:
         self.broker = broker
@@ -45,7 +44,7 @@ class Orders:
         self.commit(0, 0)
 
     def another_table(self, name: str, columns: tuple[str, str, str]) -> None:
-        """Fill a new table from now on, with columns of these names; "-" is left out."""
+        """Continue with a new table that has columns of these names; "-" omits a column."""
         self.table = self.table.with_name(name)
         self.columns = columns
         self.commits, self.attempt = 0, None
@@ -62,7 +61,7 @@ class Orders:
         dead_letters: str | None = None,
         recreated: int | None = None,
     ) -> None:
-        """Commit a batch; rows others than its own if given."""
+        """Commit a batch, by default with the rows of its range."""
         self.commits += 1
         entry = LedgerEntry(
             app_id="orders",
@@ -85,11 +84,9 @@ class Orders:
         self.append(rows_of(begin, end) if rows is None else rows, entry)
 
     def counted(self, rows: Sequence[Row]) -> AuditedRows:
-        """Return the audit of a batch with these rows."""
         return AuditedRows(self.journal, len(rows), digest_of(rows))
 
     def append(self, rows: Sequence[Row], entry: LedgerEntry | None = None) -> None:
-        """Append rows, with an entry or without."""
         table = pa.table(
             {
                 "journal": pa.array([self.journal] * len(rows), pa.string()),

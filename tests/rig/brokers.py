@@ -64,7 +64,7 @@ LOG_TAIL_BYTES = 4096
 
 
 class DeployedBroker(BrokerHandle):
-    """A real broker and its etcd, as child processes. A context manager; any thread may use it.
+    """A real broker and its Etcd as child processes. A context manager; any thread may use it.
 
     Args:
         directory: a new folder for data, logs and the file root; it is not removed.
@@ -121,21 +121,18 @@ class DeployedBroker(BrokerHandle):
 
     @property
     def log_path(self) -> Path:
-        """File with the broker's log."""
         runs = sorted(self.directory.glob("run-*"))
         return (runs[-1] if runs else self.directory) / "gazette.log"
 
     @property
     def etcd_url(self) -> str:
-        """URL of the broker's Etcd."""
         return self._etcd_url
 
     def log_tail(self) -> str:
-        """Return the end of the broker's log."""
         return _tail(self.log_path)
 
     def kill(self) -> None:
-        """End broker and etcd by SIGKILL: a lone broker with journals never ends on SIGTERM."""
+        """Kill broker and Etcd by SIGKILL: a single broker with journals never ends on SIGTERM."""
         if self._group is not None:
             self._group.kill()
             self._group = None
@@ -143,16 +140,16 @@ class DeployedBroker(BrokerHandle):
 
     @property
     def brokers(self) -> list[str]:
-        """Endpoints of the brokers that run, or are stopped."""
+        """Endpoints of the brokers whose processes exist, including stopped ones."""
         return [endpoint for endpoint, child in self._peers.items() if child.process.poll() is None]
 
     def start_peer(self, *, zone: str = "local", port: int = 0, etcd_url: str = "") -> str:
         """Start another broker of the same cluster; return its endpoint.
 
         Args:
-            zone: of the broker.
+            zone: zone of the broker.
             port: where it listens; by default a free one.
-            etcd_url: where it finds Etcd, by default Etcd itself: a proxy can part the two.
+            etcd_url: its address of Etcd; a proxy's address allows a test to separate the two.
         """
         for attempt in range(START_ATTEMPTS):
             try:
@@ -173,27 +170,27 @@ class DeployedBroker(BrokerHandle):
         return peer.endpoint
 
     def kill_peer(self, endpoint: str) -> None:
-        """End a broker by SIGKILL; the others learn of it by its lease."""
+        """Kill a broker by SIGKILL; the others notice when its lease expires."""
         child = self._peers.pop(endpoint)
         child.process.kill()
         child.process.wait(STOP_TIMEOUT_S)
 
     def hang_peer(self, endpoint: str) -> None:
-        """Stop a broker by SIGSTOP: its connections stay, and bring no answer."""
+        """Stop a broker by SIGSTOP: its connections stay open, without responses."""
         self._peers[endpoint].process.send_signal(signal.SIGSTOP)
 
     def resume_peer(self, endpoint: str) -> None:
-        """Let a broker go on after :meth:`hang_peer`. It ends if its lease has lapsed meanwhile."""
+        """Continue a broker after :meth:`hang_peer`. It exits if its lease has expired meanwhile."""
         self._peers[endpoint].process.send_signal(signal.SIGCONT)
 
     def retire_peer(self, endpoint: str) -> None:
-        """End a broker by SIGTERM: it hands its journals over to the others first."""
+        """End a broker by SIGTERM, so that it hands over its journals first."""
         child = self._peers.pop(endpoint)
         child.process.terminate()
         child.process.wait(HAND_OVER_TIMEOUT_S)
 
     def revoke_lease(self, endpoint: str) -> None:
-        """Take a broker's lease from it: to the others it is gone, while it still runs."""
+        """Revoke a broker's lease: the others consider it gone, while it still runs."""
         port = endpoint.rpartition(":")[2]
         members = f"{self._etcd_prefix}/members/"
         found = self._etcd("kv/range", key=members, range_end=members[:-1] + "0")["kvs"]
@@ -237,7 +234,7 @@ class DeployedBroker(BrokerHandle):
             "--broker.host=127.0.0.1",
             f"--broker.port={port}",
             f"--broker.file-root={self.file_root}",
-            # A journal takes a place until it is deleted, and tests do not delete their journals.
+            # A journal occupies a slot until it is deleted, and tests do not delete their journals.
             "--broker.limit=65536",
             f"--etcd.address={etcd_url or self._etcd_url}",
             f"--etcd.prefix={self._etcd_prefix}",
@@ -268,7 +265,7 @@ def _answers(broker: BrokerHandle) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct TCP ports nothing listens on at 127.0.0.1."""
+    """Return distinct TCP ports of 127.0.0.1 on which nothing listens."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -291,7 +288,7 @@ def _etcd_command(binary: Path, data: Path, client_url: str, peer_port: int) -> 
         f"--initial-advertise-peer-urls={peer_url}",
         f"--initial-cluster=test={peer_url}",
         "--log-level=warn",
-        # The data need not survive the machine, only the run.
+        # The data must survive the run, not the machine.
         "--unsafe-no-fsync",
     ]
 
@@ -305,9 +302,9 @@ class _Child:
 
 @dataclass
 class _ProcessGroup:
-    """Children that die together, and with this process.
+    """Child processes that end together, at the latest with this process.
 
-    The watcher's standard input ends when this process ends, however it ends.
+    The watcher's standard input closes when this process ends, for any reason.
     """
 
     directory: Path
@@ -355,7 +352,7 @@ def _wait_ready(child: _Child, is_ready: Callable[[], bool]) -> None:
     deadline = monotonic() + START_TIMEOUT_S
     while not is_ready():
         try:
-            code = child.process.wait(timeout=0.05)  # Also the pause between two tries.
+            code = child.process.wait(timeout=0.05)  # Also the pause between two attempts.
         except subprocess.TimeoutExpired:
             if monotonic() < deadline:
                 continue

@@ -1,4 +1,4 @@
-"""An authority for tests, and the certificates it issues, as files of one folder."""
+"""A certificate authority for tests, and the certificates that it issues, as files in one folder."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ import trustme
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Files of a certificate and its key."""
-
     cert: Path
     key: Path
 
 
 class Certificates:
-    """One authority, a broker's certificate for this machine, and a client's."""
-
     def __init__(self, folder: Path) -> None:
-        """Make all of them in ``folder``, which is made if need be."""
+        """Create all of them in ``folder``, which is created if necessary."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._authority = trustme.CA()
@@ -30,7 +26,7 @@ class Certificates:
         self.client = self.issue("client", "client")
 
     def issue(self, name: str, *hosts: str) -> Pair:
-        """Issue a certificate for some hosts; replace the files of that name by renames."""
+        """Issue a certificate for some hosts; renaming replaces the files of that name."""
         issued = self._authority.issue_cert(*hosts)
         made = Pair(self.folder / f"{name}.pem", self.folder / f"{name}.key")
         for path, content in (
@@ -43,7 +39,6 @@ class Certificates:
         return made
 
     def file_options(self) -> dict[str, str]:
-        """Return the options of a query that name the files."""
         return {
             "tls.caFile": str(self.ca),
             "tls.certFile": str(self.client.cert),
@@ -51,7 +46,6 @@ class Certificates:
         }
 
     def content_options(self) -> dict[str, str]:
-        """Return the options of a query that have the contents."""
         return {
             "tls.ca": self.ca.read_text(),
             "tls.cert": self.client.cert.read_text(),

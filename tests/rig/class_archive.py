@@ -1,4 +1,4 @@
-"""A class data archive for the JVMs that tests start by the dozen.
+"""A class data archive, because tests start JVMs by the dozen.
 
 Half of what a local Spark spends until its first Delta commit goes into loading and checking classes. The
 JVM can record the classes it loaded (JEP 350) and map them into the next JVM. An archive fits one Java
@@ -40,7 +40,6 @@ FORMAT = 1
 
 
 def spark_home() -> Path:
-    """Return the directory of the installed pyspark, which holds Spark's jars and commands."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("pyspark is not installed: pip install 'gazette-spark[spark]'")
@@ -49,21 +48,19 @@ def spark_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """An archive and the class path it needs."""
-
     file: Path
     jars: tuple[str, ...]
     """Jars for the end of the class path, in this order."""
 
     @property
     def java_options(self) -> str:
-        """Options of a JVM that uses it, silently or not at all."""
+        """JVM options that use the archive if it fits, and otherwise ignore it silently."""
         return f"-Xshare:auto -XX:SharedArchiveFile={self.file} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
     def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return the variables with which Spark's launcher uses the archive.
+        """Return the environment variables that make Spark's launcher use the archive.
 
-        The archive's jars come first on the class path, before those that the variable names already.
+        The archive's jars come first on the class path, before those that the variable already names.
         """
         before = environ.get(CLASS_PATH_VARIABLE)
         return {
@@ -73,7 +70,6 @@ class ClassArchive:
 
 
 def find_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive | None:
-    """Return the archive that was made for this Java, Spark and Delta, if there is one."""
     name = archive_name(environ)
     for folder in cache_folders(environ) if name else ():
         file = folder / f"{name}.jsa"
@@ -87,7 +83,7 @@ def find_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive | None
 
 
 def archive_name(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the name of the archive for this Java, Spark and Delta; None if Java is not to be found."""
+    """Return the archive's name for this Java, Spark and Delta; None if Java is not found."""
     java = environ.get("JAVA_HOME") or _java_home_on_path(environ)
     release = Path(java, "release") if java else None
     if release is None or not release.exists():
@@ -103,7 +99,7 @@ def _java_home_on_path(environ: Mapping[str, str]) -> str | None:
 
 
 def make_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive:
-    """Make the archive, unless it is there.
+    """Create the archive unless it exists.
 
     Raises:
         RuntimeError: Java is not to be found.
@@ -121,7 +117,7 @@ def make_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive:
         resolved = Path(scratch, "jars.json")
         _run(["--jars", str(resolved)], Path(scratch, "resolve"))
         jars = not_of_spark(json.loads(resolved.read_text()))
-        # Renamed into place, last the file by which it is found: others may look for it meanwhile.
+        # Renamed into place, with the file that identifies it last: others may look for it meanwhile.
         made, description = Path(scratch, "made.jsa"), Path(scratch, "made.json")
         _run(["--archive", str(made), *jars], Path(scratch, "record"))
         description.write_text(json.dumps({"jars": jars}))
@@ -133,7 +129,7 @@ def make_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive:
 
 
 def not_of_spark(jars: Sequence[str]) -> list[str]:
-    """Return the paths of those jars, given as paths or URLs, that Spark does not bring itself."""
+    """Return those jars, given as paths or URLs, that do not come with Spark."""
     bundled = {_artifact(path.name) for path in (spark_home() / "jars").glob("*.jar")}
     paths = [unquote(urlparse(jar).path) for jar in jars]
     # Ivy puts the organisation before an artifact's name.
@@ -141,7 +137,7 @@ def not_of_spark(jars: Sequence[str]) -> list[str]:
 
 
 def _artifact(jar: str) -> str:
-    """Return a jar's name without its version: ``jackson-core-2.13.5.jar`` is ``jackson-core``."""
+    """Return a jar's name without its version, such as ``jackson-core`` for ``jackson-core-2.13.5.jar``."""
     words = jar.removesuffix(".jar").split("-")
     kept = [word for word in words[1:] if not word[:1].isdigit()]
     return "-".join([words[0], *kept])
@@ -161,7 +157,7 @@ def _run(arguments: Sequence[str], directory: Path) -> None:
 
 
 def main() -> None:
-    """Make the archive and report it; a failure is reported, and costs nothing but time later."""
+    """Create the archive and report it; after a failure, tests are only slower."""
     try:
         archive = make_archive()
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:

@@ -1,7 +1,7 @@
 """The run of a JVM whose classes go into the archive: a stream from a journal into a Delta table.
 
-``python -m tests.rig.class_archive_run DIRECTORY --jars FILE`` writes Delta's jars, as Spark
-resolved them; ``… --archive FILE JAR…`` has the JVM write the archive when it ends.
+``python -m tests.rig.class_archive_run DIRECTORY --jars FILE`` writes Delta's jars, as Spark resolved them;
+``… --archive FILE JAR…`` makes the JVM write the archive when it ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JVM_END_TIMEOUT_S = 400
 
 
 def write_a_table(spark: SparkSession, directory: Path) -> None:
-    """Stream two batches, with an error in between, and look at the table."""
+    """Stream two batches, with an error in between, and read the table."""
     with EmbeddedBroker(directory / "broker") as broker, Client(broker.endpoint) as client:
         client.create_journals(journal_spec(JOURNAL))
         reader = spark.readStream.format("gazette").option("brokerAddress", broker.endpoint)
@@ -46,11 +46,11 @@ def write_a_table(spark: SparkSession, directory: Path) -> None:
 
 
 def main(directory: Path, what: str, file: str, jars: list[str]) -> None:
-    """Run once, in one of the two ways."""
     if what == "--jars":
         spark = start(configure_spark_with_delta_pip(session_builder(directory)))
-        # The session's setting names the log store's jar alone. What Spark's launcher has resolved is a
-        # property of the JVM. The log store lies in the source tree, so it would make the archive stale.
+        # The session's setting names only the jar of the log store. The jars that Spark's launcher resolved
+        # are in a property of the JVM. The log store is in the source tree, so it would make the archive
+        # stale.
         jvm: Any = spark.sparkContext._jvm
         resolved: str = jvm.java.lang.System.getProperty("spark.jars")
         jars = [jar for jar in resolved.split(",") if not jar.endswith(JAR.name)]
@@ -64,13 +64,13 @@ def main(directory: Path, what: str, file: str, jars: list[str]) -> None:
 
 
 def stop(spark: SparkSession) -> None:
-    """Stop Spark and wait for the JVM: PySpark leaves it to itself, and it writes the archive at its end."""
+    """Stop Spark and wait for the JVM, which PySpark does not do: the JVM writes the archive at its end."""
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()
     process: subprocess.Popen[bytes] = gateway.proc
     assert process.stdin is not None
-    process.stdin.close()  # The JVM ends when it can read no more.
+    process.stdin.close()  # The JVM ends when its standard input closes.
     process.wait(JVM_END_TIMEOUT_S)
 
 

@@ -1,6 +1,6 @@
-"""Servers that speak the interfaces of Azure Blob Storage and of Google Cloud Storage.
+"""Servers with the APIs of Azure Blob Storage and Google Cloud Storage.
 
-``tests/deployed/build.sh --soak`` brings both: Azurite, which needs Node.js, and fake-gcs-server.
+``tests/deployed/build.sh --soak`` installs both: Azurite, which needs Node.js, and fake-gcs-server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1
 
 @contextmanager
 def running_azurite(directory: Path) -> Iterator[fs.AzureFileSystem]:
-    """Run Azurite over a directory; yield it with an empty container, as pyarrow's file system.
+    """Run Azurite over a directory; yield pyarrow's file system with an empty container.
 
     Raises:
         BinaryNotFoundError: it was not installed.
@@ -50,7 +50,7 @@ def running_azurite(directory: Path) -> Iterator[fs.AzureFileSystem]:
 
 @contextmanager
 def running_fake_gcs(directory: Path) -> Iterator[str]:
-    """Run fake-gcs-server over a directory; yield what follows ``gs://lake/PATH?`` in URLs of its bucket.
+    """Run fake-gcs-server over a directory; yield the query of ``gs://lake/PATH?`` in URLs of its bucket.
 
     Raises:
         BinaryNotFoundError: it was not built.

@@ -1,7 +1,7 @@
-"""A local cluster whose brokers can be harmed in every way that tests need.
+"""A local cluster whose brokers tests can harm in every way they need.
 
-:class:`~gazette_spark.broker.LocalCluster` starts, stops and kills brokers. Here they also hang, are cut off
-from each other, and outlive their leases; leases lapse and assignments move when a test says so.
+:class:`~gazette_spark.broker.LocalCluster` starts, stops and kills brokers. Here brokers also hang, are cut
+off from each other, and outlive their leases. Leases expire and assignments move when a test says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.rig.freeze import FreezeInterceptor
 
 
 class ClusterBroker(LocalBroker):
-    """One broker of a cluster, and the ways to harm it. Any thread may call anything."""
+    """One broker of a cluster, and the ways to harm it. All methods are thread-safe."""
 
     def __init__(self, cluster: EmbeddedCluster, zone: str, suffix: str) -> None:
         super().__init__(cluster, zone, suffix)
@@ -30,7 +30,7 @@ class ClusterBroker(LocalBroker):
         self._freezer = FreezeInterceptor()
 
     def membership(self, spools: Path) -> BrokerMembership:
-        """Return the settings of a member whose calls can be held up and cut off."""
+        """Return the settings of a member whose calls can be delayed and cut off."""
         self._freezer.open()
         return BrokerMembership(
             self._harmed.keyspace,
@@ -43,16 +43,14 @@ class ClusterBroker(LocalBroker):
 
     @property
     def is_harmed(self) -> bool:
-        """Whether it hangs or is cut off."""
         return self._freezer.is_shut or not self._harmed.can_talk(self.member, self.member)
 
     @property
     def can_agree(self) -> bool:
-        """Whether it answers the other brokers."""
         return self.is_running and not self.is_harmed
 
     def stop(self) -> None:
-        """Move its journals to other brokers unless it is harmed, and end."""
+        """Move its journals to other brokers unless it is harmed, and stop."""
         if not self.is_harmed:
             super().stop()
             return
@@ -62,7 +60,7 @@ class ClusterBroker(LocalBroker):
             self.end()
 
     def kill(self, *, lease_lapses: bool = True) -> None:
-        """End it without a word, as SIGKILL does. Its spools are lost.
+        """Stop without any notice, as after SIGKILL. Its spools are lost.
 
         Args:
             lease_lapses: whether the others learn of it now, or not before :meth:`leave`.
@@ -75,11 +73,11 @@ class ClusterBroker(LocalBroker):
             running.kill()
 
     def hang(self) -> None:
-        """Accept calls and answer none, those under way included."""
+        """Accept calls without responding, including those in progress."""
         self._freezer.shut()
 
     def resume(self) -> None:
-        """Go on after :meth:`hang` or :meth:`partition`, and join again if the lease lapsed meanwhile."""
+        """Continue after :meth:`hang` or :meth:`partition`, and rejoin if the lease has expired meanwhile."""
         self._freezer.open()
         self._harmed.heal(self.member)
         if self._running is not None and self.member not in self._harmed.keyspace.state.members:
@@ -87,40 +85,32 @@ class ClusterBroker(LocalBroker):
             self._harmed.sync()
 
     def partition(self) -> None:
-        """Cut it off from all other brokers, not from clients."""
+        """Cut it off from all other brokers, but not from clients."""
         self._harmed.cut(self.member)
 
     def cut_calls(self) -> None:
-        """End every call it makes to others."""
         if self._running is not None:
             self._running.parts.peers.cut()
 
     def cut_calls_to(self, member: Member) -> None:
-        """End every call it makes to another."""
         if self._running is not None:
             self._running.parts.peers.cut(member)
 
 
 class EmbeddedCluster(LocalCluster):
-    """A local cluster of brokers that can be harmed."""
-
     def __init__(self, root: Path | str, *, replication: int | None = 3, **options: Any) -> None:
-        """Prepare a cluster; see :class:`~gazette_spark.broker.LocalCluster`."""
         self._lock = threading.Lock()
         self._cut: set[Member] = set()
         super().__init__(root, replication=replication, **options)
 
     def new_broker(self, zone: str, suffix: str) -> ClusterBroker:
-        """Return a broker that is not started yet."""
         return ClusterBroker(self, zone, suffix)
 
     @property
     def brokers(self) -> Sequence[ClusterBroker]:
-        """The brokers, running or not."""
         return cast("Sequence[ClusterBroker]", super().brokers)
 
     def primary(self, journal: str) -> ClusterBroker:
-        """Return the broker that is primary of a journal."""
         return cast("ClusterBroker", super().primary(journal))
 
     def replicas(self, journal: str) -> Sequence[ClusterBroker]:
@@ -128,11 +118,10 @@ class EmbeddedCluster(LocalCluster):
         return cast("Sequence[ClusterBroker]", super().replicas(journal))
 
     def others(self, journal: str) -> Sequence[ClusterBroker]:
-        """Return the running brokers that have no part in a journal."""
+        """Return the running brokers without a replica of a journal."""
         return cast("Sequence[ClusterBroker]", super().others(journal))
 
     def stop(self) -> None:
-        """Let all brokers go on, then stop them."""
         if self._keyspace is not None:
             for broker in self.brokers:
                 broker.resume()
@@ -141,7 +130,7 @@ class EmbeddedCluster(LocalCluster):
     close = stop
 
     def move_primary(self, journal: str, to: ClusterBroker | None = None) -> None:
-        """Make another member the primary: the next replica, or ``to``. Appends under way end before.
+        """Make another member the primary: the next replica, or ``to``. Appends in progress end first.
 
         Raises:
             LookupError: the journal has no such member.
@@ -156,21 +145,18 @@ class EmbeddedCluster(LocalCluster):
         self.sync()
 
     def hold_slots(self) -> None:
-        """Stop assignments: journals whose primary dies have none until :meth:`fill_slots`."""
+        """Suspend assignments, so that journals whose primary dies have none until :meth:`fill_slots`."""
         self.keyspace.hold_slots()
 
     def fill_slots(self) -> None:
-        """Fill free slots."""
         self.keyspace.fill_slots()
         self.sync()
 
     def can_talk(self, one: Member, other: Member) -> bool:
-        """Whether calls between two brokers go through."""
         with self._lock:
             return one not in self._cut and other not in self._cut
 
     def cut(self, member: Member) -> None:
-        """Cut a broker off from the others."""
         with self._lock:
             self._cut.add(member)
         for broker in self.brokers:
@@ -180,14 +166,13 @@ class EmbeddedCluster(LocalCluster):
                 broker.cut_calls_to(member)
 
     def heal(self, member: Member) -> None:
-        """Let a broker talk to the others again."""
         with self._lock:
             self._cut.discard(member)
 
 
 @contextmanager
 def _turn(replica: LiveJournal | None) -> Iterator[None]:
-    """Hold a journal's turn, once the append that has it is over.
+    """Hold a journal's turn, once the current append is over.
 
     Raises:
         TimeoutError: it did not end in time.

@@ -1,4 +1,4 @@
-"""Members of a consumer's cluster as processes: of Gazette and of ours, failed at random and restarted."""
+"""Members of a consumer cluster as processes, of Gazette and of ours, that fail at random and restart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SERVED_S = LEASE_S + 5
 
 
 class MemberProcess:
-    """A member that is started again with its own arguments whenever it ends, as by a supervisor."""
+    """A member that restarts with its own arguments whenever it ends, as under a supervisor."""
 
     def __init__(self, name: str, command: Sequence[str | Path], log: Path) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class MemberProcess:
         self.restarts += 1
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CONSUMER_AUTH_KEYS": KEYS}
         with self._log.open("ab") as log:
-            # Gazette's program serves until its input ends.
+            # Gazette's program serves until its standard input closes.
             return subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
@@ -58,21 +58,17 @@ class MemberProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs now."""
         return self._process.pid
 
     def supervise(self) -> None:
-        """Start it again, if it has ended."""
         if self._process.poll() is not None:
             self._reap()
             self._process = self._start()
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> int:
-        """Wait until it has ended; return its status."""
         return self._process.wait(timeout_s)
 
     def _reap(self) -> None:
@@ -81,7 +77,6 @@ class MemberProcess:
         self._process.stdin.close()
 
     def end(self) -> None:
-        """End it in any way."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._reap()
@@ -90,7 +85,6 @@ class MemberProcess:
 def our_member(
     name: str, broker: BrokerHandle, etcd_urls: Sequence[str], prefix: str, specs: Path
 ) -> list[str]:
-    """Return the command of a member of ours, which sums streams."""
     app = "gazette_spark.consumer.examples.stream_sum:StreamSum"
     return [
         sys.executable, "-m", "gazette_spark.cli", "consumer", "serve", app, "--port", "0",
@@ -101,9 +95,9 @@ def our_member(
 
 
 def go_member(name: str, broker: BrokerHandle, etcd_url: str, prefix: str) -> list[str | Path]:
-    """Return the command of a member of Gazette's, which does the same.
+    """Return the command of a member of Gazette's, which sums streams.
 
-    It asks Etcd for the addresses of its other members.
+    It gets the addresses of the other members from Etcd.
     """
     return [
         find_binary("goclient"), "consume", f"--sums={SUMS_JOURNAL}", f"--broker={broker.endpoint}",
@@ -113,36 +107,31 @@ def go_member(name: str, broker: BrokerHandle, etcd_url: str, prefix: str) -> li
 
 
 class Observer:
-    """Sees in Etcd who runs what."""
-
     def __init__(self, etcd_urls: Sequence[str], prefix: str) -> None:
         self._etcd = EtcdClient(etcd_urls, call_s=1)
         self.mirror = ClusterMirror(self._etcd, prefix)
         self.mirror.start()
 
     def close(self) -> None:
-        """Look no more."""
         self.mirror.close()
         self._etcd.close()
 
     def leases(self, name: str) -> set[int]:
-        """Return the lease of a member; empty if it is none now."""
         return {member.lease for member in self.mirror.state.members.values() if member.suffix == name}
 
     def leader(self) -> str:
-        """Return the name of the member that came first."""
         members = self.mirror.state.members.values()
         return min(members, key=lambda member: member.create_revision).suffix if members else ""
 
     def primary(self, shard: str) -> str:
-        """Return the name of the member that is the primary of a shard; empty if there is none."""
+        """Return the name of the primary member of a shard; empty if there is none."""
         for assignment in self.mirror.state.by_shard.get(shard, ()):
             if assignment.slot == 0 and assignment.code == pc.ReplicaStatus.PRIMARY:
                 return assignment.suffix
         return ""
 
     def missing(self, lost: set[int] | None = None) -> list[str]:
-        """Return the shards that have no primary that runs, leases that are ``lost`` left out."""
+        """Return the shards without a running primary, leases in ``lost`` excluded."""
         state = self.mirror.state
         running = {
             assignment.shard
@@ -154,11 +143,10 @@ class Observer:
         return sorted(state.items.keys() - running)
 
     def serves(self, shards: int) -> bool:
-        """Return whether there are so many shards, and each has a primary that runs."""
+        """Return whether there are that many shards, each with a running primary."""
         return len(self.mirror.state.items) == shards and not self.missing()
 
     def wait_joined(self, members: Sequence[MemberProcess], timeout_s: float = 60) -> None:
-        """Supervise until all are members."""
         until_s = time.monotonic() + timeout_s
         while len(self.mirror.state.members) < len(members):
             assert time.monotonic() < until_s, f"not all are members: {self.mirror.state.members}"
@@ -169,7 +157,7 @@ class Observer:
     def wait_served(
         self, members: Sequence[MemberProcess], lost: set[int], timeout_s: float, *, at_least_s: float = 0.0
     ) -> float:
-        """Supervise until each shard has a primary that runs, and so long at least.
+        """Supervise until each shard has a running primary, for at least a given time.
 
         Args:
             members: All members.
@@ -197,7 +185,7 @@ class Observer:
             now_s = time.monotonic()
 
     def is_steady(self, hot_standbys: int) -> bool:
-        """Return whether each shard has as many standbys, which have caught up, and its primary runs."""
+        """Return whether each shard's primary runs and it has the given number of caught-up standbys."""
         state = self.mirror.state
         consistent = (pc.ReplicaStatus.STANDBY, pc.ReplicaStatus.PRIMARY)
         return not self.missing() and all(
@@ -209,7 +197,6 @@ class Observer:
 
 @contextmanager
 def running(members: Sequence[MemberProcess]) -> Iterator[None]:
-    """End all members at the end."""
     try:
         yield
     finally:
@@ -218,7 +205,6 @@ def running(members: Sequence[MemberProcess]) -> Iterator[None]:
 
 
 def log_times(what: str, seconds: Sequence[float]) -> None:
-    """Log how long something took: median, 99th percentile, and longest."""
     p99 = statistics.quantiles(seconds, n=100, method="inclusive")[-1] if len(seconds) > 1 else seconds[0]
     log.info(
         "%s: %d times, p50 %.1f s, p99 %.1f s, most %.1f s",
@@ -231,7 +217,7 @@ def log_times(what: str, seconds: Sequence[float]) -> None:
 
 
 def fail(member: MemberProcess, fault: str) -> None:
-    """Fail a member in one way; it is back afterwards, or starting."""
+    """Fail a member in one way; afterwards it is back, or starting."""
     if fault == "SIGSTOP":
         member.send(signal.SIGSTOP)
         threading.Event().wait(LEASE_S + random.uniform(0.5, 3))

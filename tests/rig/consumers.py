@@ -1,4 +1,4 @@
-"""An application whose every step shows, its store in a database that fences, and the journals it needs."""
+"""An application that records every step, its store in a database that fences, and the journals it needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NDJSON = {"content-type": "application/x-ndjson"}
 
 @dataclass
 class FencedError(GazetteError):
-    """Another store has restored the checkpoint."""
+    """Another store has restored the checkpoint since."""
 
     fqn: str
 
@@ -36,8 +36,6 @@ class FencedError(GazetteError):
 
 @dataclass
 class Row:
-    """What is committed of a shard."""
-
     fence: int = 0
     checkpoint: bytes = b""
     state: str = "{}"
@@ -45,7 +43,7 @@ class Row:
 
 
 class Database:
-    """A transactional system beyond the process: it outlives hosts."""
+    """A transactional system outside the process: it outlives hosts."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
@@ -54,14 +52,11 @@ class Database:
         """Called in the committing thread, for a test to hold or break a commit."""
 
     def state(self) -> dict[str, dict[str, int]]:
-        """Return the committed state of each shard, by id."""
         with self.lock:
             return {fqn.rpartition("items/")[2]: json.loads(row.state) for fqn, row in self.rows.items()}
 
 
 class RemoteStore:
-    """A store in a database."""
-
     def __init__(self, database: Database, fqn: str) -> None:
         self._database = database
         self._fqn = fqn
@@ -73,7 +68,6 @@ class RemoteStore:
         self.destroyed = False
 
     def restore_checkpoint(self) -> pc.Checkpoint:
-        """Fence off other stores."""
         with self._database.lock:
             row = self._database.rows.setdefault(self._fqn, Row())
             row.fence += 1
@@ -123,7 +117,6 @@ class RemoteStore:
         done.resolve(problem)
 
     def destroy(self) -> None:
-        """Note it."""
         self.destroyed = True
 
 
@@ -146,24 +139,20 @@ class Totals(Application[RemoteStore]):
     on_finish: Callable[[Future[None]], object] = lambda _: None
 
     def new_store(self, shard: Shard) -> RemoteStore:
-        """Return a store in the database."""
         self.stores.append(RemoteStore(self.database, shard.fqn))
         return self.stores[-1]
 
     def new_message(self, spec: pb.JournalSpec, record: bytes) -> Message:
-        """Parse a document."""
         fields = json.loads(record)
         return Document(fields, stamp=uuid.UUID(fields.pop("_meta")["uuid"]))
 
     def begin_txn(self, shard: Shard, store: RemoteStore) -> None:
-        """Note it."""
         self.steps.append("begin")
         store.consumed = 0
 
     def consume_message(
         self, shard: Shard, store: RemoteStore, envelope: Envelope, publisher: Publisher
     ) -> None:
-        """Add a number, and publish the total."""
         document = envelope.message
         assert isinstance(document, Document)
         if "key" not in document.fields:
@@ -183,22 +172,19 @@ class Totals(Application[RemoteStore]):
             publisher.publish_uncommitted(lambda _: (output, NDJSON["content-type"]), total)
 
     def finalize_txn(self, shard: Shard, store: RemoteStore, publisher: Publisher) -> None:
-        """Note it."""
         self.steps.append("finalize")
 
     def finish_txn(self, shard: Shard, store: RemoteStore, commit: Future[None]) -> None:
-        """Note it."""
         self.steps.append("finish")
         self.on_finish(commit)
 
 
 def number(key: str, n: int = 1) -> Document:
-    """Return a message for :class:`Totals`."""
     return Document({"key": key, "n": n})
 
 
 def publish_number(client: Client, journal: str, key: str) -> int:
-    """Publish a committed message of a key, and return the journal's write head behind it."""
+    """Publish a committed message of a key, and return the journal's write head after it."""
     with AppendService(client, timeout_s=60) as service:
         publisher = Publisher(service)
         publisher.publish_committed(lambda _: (journal, NDJSON["content-type"]), number(key))
@@ -207,12 +193,10 @@ def publish_number(client: Client, journal: str, key: str) -> int:
 
 
 def create_journals(client: Client, *names: str) -> None:
-    """Create journals of JSON lines."""
     client.create_journals(*(journal_spec(name, labels=NDJSON) for name in names))
 
 
 def committed_documents(client: Client, journal: str) -> list[dict[str, object]]:
-    """Return the committed documents of a journal, without acknowledgements."""
     found = []
     app = Totals(Database())
     with read_committed(client, journal, app.new_message, sequencer=Sequencer()) as messages:
@@ -225,7 +209,6 @@ def committed_documents(client: Client, journal: str) -> list[dict[str, object]]
 
 
 def published_totals(client: Client, outputs: Sequence[str]) -> Counter[tuple[object, object, object]]:
-    """Return the totals that were published, and how often each was."""
     return Counter(
         (each["shard"], each["key"], each["total"])
         for output in outputs
@@ -234,7 +217,7 @@ def published_totals(client: Client, outputs: Sequence[str]) -> Counter[tuple[ob
 
 
 def wait_through(host: ShardHost, client: Client, shard: str, *journals: str, timeout_s: float = 30) -> None:
-    """Wait until a shard has read through its journals, as a caller of Stat does."""
+    """Wait until a shard has read its journals to the end, as a caller of Stat does."""
     heads = {journal: client.write_head(journal) for journal in journals}
     with host.resolve(ResolveArgs(shard, read_through=heads, timeout_s=timeout_s)) as found:
         assert found.status == pc.OK, pc.Status.Name(found.status)

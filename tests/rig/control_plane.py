@@ -1,7 +1,7 @@
-"""A stand-in for Estuary's control plane: it authorizes users to read collections, as the real one answers.
+"""A stand-in for Estuary's control plane, which authorizes users to read collections.
 
-The shapes are those of Estuary's published models: ``UserCollectionAuthorizationRequest`` and
-``UserCollectionAuthorization``. The real control plane cannot be reached from tests.
+The messages have the shapes of Estuary's published models ``UserCollectionAuthorizationRequest`` and
+``UserCollectionAuthorization``. Tests cannot reach the real control plane.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ USER_TOKEN = "user-canary-7d1e"
 
 @dataclass
 class ControlPlane:
-    """What it knows, how it answers, and what it was asked."""
+    """The collections, the responses to give, and the requests received."""
 
     broker_address: str
     keys: KeySet
@@ -41,7 +41,6 @@ class ControlPlane:
     url: str = ""
 
     def answer(self, path: str, user: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """Return status and body of an answer."""
         self.requests.append(body)
         self.users.append(user)
         if self.answers:
@@ -63,7 +62,7 @@ class ControlPlane:
 
 @contextmanager
 def running_control_plane(broker_address: str, keys: str, **prefixes: str) -> Iterator[ControlPlane]:
-    """Run it, for collections ``acmeCo/NAME`` and the prefixes of their journals."""
+    """Run a control plane for collections ``acmeCo/NAME`` and the prefixes of their journals."""
     collections = {f"acmeCo/{name}": prefix for name, prefix in prefixes.items()}
     plane = ControlPlane(broker_address, KeySet.parse(keys), collections)
 

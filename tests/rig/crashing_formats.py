@@ -1,6 +1,6 @@
-"""The formats of the sink under other names, whose process of a commit can be made to fail.
+"""The sink's formats under other names, with commit processes that can be made to fail.
 
-The crash is ordered through a file, as that of the source's processes is: :mod:`tests.rig.crashing_source`.
+A file configures the crash, as for the source's processes: :mod:`tests.rig.crashing_source`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from tests.rig.crashing_source import arm
 
 
 class CrashingFormat(FileFormat):
-    """Dies where the option ``crashFile`` says."""
-
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._crash_file = options.pop("crashFile", "")
         super().__init__(options)
@@ -28,7 +26,6 @@ class CrashingFormat(FileFormat):
         return cls.kind.name.replace("gazette", "crashing")
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FileStreamWriter:  # noqa: N802
-        """Return the writer of ``df.writeStream``, for the tasks or for the commit."""
         arm(self._crash_file)
         return super().streamWriter(schema, overwrite)
 

@@ -1,8 +1,8 @@
-"""The format ``gazette`` under another name, whose processes can be made to fail.
+"""The format ``gazette`` under another name, with processes that can be made to fail.
 
-The source's part of a query runs in separate processes, so a crash there is ordered through a file:
-``crashFile``, which may hold ``source.latest_offset:2``, or any other failpoint of these processes, a number,
-and perhaps an action of :mod:`gazette_spark.failpoints`. A process counts from the file's appearance on.
+The source's part of a query runs in separate processes, so a file configures the crash: ``crashFile``, which
+may contain ``source.latest_offset:2``, or any other failpoint of these processes, a number, and optionally an
+action of :mod:`gazette_spark.failpoints`. A process counts from the time the file appears.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _followed: dict[str, tuple[str, int]] = {}
 
 
 def arm(crash_file: str) -> None:
-    """Arm the point that a file names in this process, or none; without a file, change nothing."""
+    """Arm the failpoint that a file names in this process, or disarm it; without a file, change nothing."""
     if not crash_file:
         return
     path = Path(crash_file)
@@ -39,37 +39,32 @@ def arm(crash_file: str) -> None:
         return
     _followed[crash_file] = order
     os.environ.pop(FAILPOINT_VARIABLE, None)
-    failpoint("source.counting_begins")  # Without a text: counting starts again.
+    failpoint("source.counting_begins")  # Without an argument: counting starts again.
     if text := order[0]:
         os.environ[FAILPOINT_VARIABLE] = text if text.count(":") == 2 else f"{text}:raise"
 
 
 class CrashingGazette(GazetteDataSource):
-    """Journals of a Gazette cluster."""
-
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._crash_file = options.pop("crashFile", "")
         super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "crashing_gazette"
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name.
-        """Return the reader of ``spark.readStream``."""
         options = parse_options(self.options, "stream")
         return CrashingReader(options, schema, self._crash_file, file_target(self.options))
 
 
 def crashing_gazette(crash_file: str) -> type[GazetteDataSource]:
-    """Return the format ``gazette`` itself, for batches: who names the format cannot name another option."""
+    """Return a crashing ``gazette`` source, for batches whose code cannot pass ``crashFile``."""
 
     class Gazette(GazetteDataSource):
         """Journals of a Gazette cluster."""
 
         def reader(self, schema: StructType) -> BatchReader:
-            """Return the reader of ``spark.read``."""
             options = parse_options(self.options, "batch")
             return CrashingBatchReader(options, schema, crash_file, file_target(self.options))
 
@@ -77,7 +72,7 @@ def crashing_gazette(crash_file: str) -> type[GazetteDataSource]:
 
 
 class CrashingBatchReader(BatchReader):
-    """Looks at the file before each step."""
+    """Checks the file before each step."""
 
     def __init__(
         self, options: SourceOptions, schema: StructType, crash_file: str, files: FileTarget | None
@@ -86,19 +81,17 @@ class CrashingBatchReader(BatchReader):
         self._crash_file = crash_file
 
     def partitions(self) -> list[InputPartition]:
-        """Fix the query's ends and cut the range between into pieces."""
         arm(self._crash_file)
         return super().partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task's pieces."""
         arm(self._crash_file)
         yield from super().read(partition)
         failpoint("source.rows")
 
 
 class CrashingReader(StreamReader):
-    """Looks at the file before each step."""
+    """Checks the file before each step."""
 
     def __init__(
         self, options: SourceOptions, schema: StructType, crash_file: str, files: FileTarget | None
@@ -107,17 +100,14 @@ class CrashingReader(StreamReader):
         self._crash_file = crash_file
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the batch that begins at ``start``."""
         arm(self._crash_file)
         return super().latestOffset(start, limit)
 
     def partitions(self, start: dict[str, Any] | None, end: dict[str, Any]) -> list[InputPartition]:
-        """Cut the batch ``[start, end)``."""
         arm(self._crash_file)
         return super().partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a piece."""
         arm(self._crash_file)
         yield from super().read(partition)
         failpoint("source.rows")

@@ -1,8 +1,8 @@
-"""What a notebook of Databricks finds, and what it reads, so that its cells run here.
+"""The environment and the data of a Databricks notebook, so that its cells run here.
 
-``spark``, ``dbutils`` and ``display`` are there, and do what the notebooks ask of them; a broker that wants a
-token has journals whose fragments are stored, and somebody goes on appending to them. A workspace has more,
-and other rules: this shows that the cells fit our package, not that a workspace lets them.
+``spark``, ``dbutils`` and ``display`` do what the notebooks need. A broker that requires a token has journals
+whose fragments are stored, and a writer keeps appending to them. A workspace has more, and other rules: these
+runs show that the cells fit our package, not that a workspace permits them.
 """
 
 from __future__ import annotations
@@ -33,61 +33,54 @@ SECRETS = {("gazette", "token")}
 
 @dataclass
 class Widgets:
-    """``dbutils.widgets``: parameters; what the workspace says counts, not a notebook's default."""
+    """``dbutils.widgets``: parameters; the workspace's values override a notebook's defaults."""
 
     given: dict[str, str]
 
     def text(self, name: str, _default: str, _label: str = "") -> None:
-        """Declare a parameter, which the workspace has to know."""
+        """Declare a parameter, which the workspace must know."""
         assert name in self.given, f"the stand-in gives no {name!r}"
 
     def get(self, name: str) -> str:
-        """Return a parameter."""
         return self.given[name]
 
 
 @dataclass
 class Secrets:
-    """``dbutils.secrets``."""
-
     token: str
 
     def get(self, scope: str, key: str) -> str:
-        """Return the token, and nothing else."""
+        """Return the token, the only secret."""
         assert (scope, key) in SECRETS
         return self.token
 
 
 @dataclass
 class Library:
-    """``dbutils.library``."""
-
     restarts: int = 0
 
     def restartPython(self) -> None:  # noqa: N802 - Databricks' name
-        """Count it: there is nothing to load again."""
+        """Count the call; there is nothing to reload."""
         self.restarts += 1
 
 
 @dataclass
 class DbUtils:
-    """``dbutils``."""
-
     widgets: Widgets
     secrets: Secrets
     library: Library = field(default_factory=Library)
 
 
 class Workspace:
-    """A broker whose journals somebody appends to, a session, and the names that a notebook finds."""
+    """A broker whose journals keep growing, a session, and the names that a notebook uses."""
 
     def __init__(self, spark: SparkSession, directory: Path, *, show: Any = print) -> None:
         """Start the broker and the writer.
 
         Args:
             spark: A session whose catalog takes Delta tables.
-            directory: An empty one: the broker's, and the volume.
-            show: Shows a DataFrame or a plot.
+            directory: An empty directory for the broker and the volume.
+            show: Function that shows a DataFrame or a plot.
         """
         self.spark = spark
         self.appended = dict.fromkeys(JOURNALS, 0)
@@ -120,11 +113,9 @@ class Workspace:
         self._writer.start()
 
     def names(self) -> dict[str, Any]:
-        """Return what a notebook finds."""
         return {"spark": self.spark, "dbutils": self.dbutils, "display": self._show}
 
     def close(self) -> None:
-        """Stop the writer and the broker, and drop the tables."""
         self._stop.set()
         self._writer.join(60)
         self.spark.sql(f"DROP SCHEMA {self._schema} CASCADE")
@@ -133,7 +124,7 @@ class Workspace:
 
     @classmethod
     def in_kernel(cls, names: dict[str, Any]) -> Self:
-        """Start one in a notebook's kernel, with a session of its own, and add the names."""
+        """Start a workspace in a notebook's kernel, with a new session, and add the names."""
         import matplotlib as mpl
         from IPython import display as ipython
 
@@ -163,7 +154,7 @@ class Workspace:
 
     def _append(self, count: int) -> None:
         for share, journal in enumerate(JOURNALS, 1):
-            # Less for the second one: curves of journals that grow alike hide each other.
+            # The second one gets less, because curves of journals that grow alike hide each other.
             ids = range(self.appended[journal], self.appended[journal] + count // share)
             rows = ({"id": n, "customer": f"c{n % 40}", "amount": n % 90 / 4} for n in ids)
             self._client.append(journal, b"".join(json.dumps(row).encode() + b"\n" for row in rows))

@@ -1,4 +1,4 @@
-"""An Etcd of its own, of one member or three, which a test may secure, kill and start again."""
+"""A separate Etcd of one member or three, which a test may secure, kill and restart."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class EtcdProcess:
         """Start it, and wait until it serves, unless it has ``peers``.
 
         Args:
-            folder: For its data.
-            certificates: Serve clients by TLS.
-            name: Of the member.
+            folder: Folder for its data.
+            certificates: Certificates to serve clients by TLS.
+            name: Name of the member.
             peers: URLs for the other members, by name, its own included.
             token: Kind of the tokens of users, as in ``--auth-token``.
         """
@@ -60,26 +60,22 @@ class EtcdProcess:
             self.wait_serves()
 
     def start(self) -> None:
-        """Start it again, and wait until it serves."""
         self._process = subprocess.Popen(self._command)
         self.wait_serves()
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill it."""
         self._process.kill()
         self._process.wait(10)
 
     def wait_serves(self) -> None:
-        """Wait until it answers, which it does when it has joined the others."""
+        """Wait until it responds, which means that it has joined the others."""
         wait_until(f"{self.name} serves", self._serves)
 
     def ask(self, call: str, **fields: object) -> dict[str, Any]:
-        """Make a call as an administrator, and return the answer."""
-        # To read all authorities of the machine would take longer than the call.
+        # Loading all certificate authorities of the machine would take longer than the call.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if self._certificates is not None:
             context.load_verify_locations(str(self._certificates.ca))
@@ -97,10 +93,9 @@ class EtcdProcess:
 
 
 class EtcdCluster:
-    """Three members, of which any two are enough. A context manager; all are killed at its end."""
+    """Three members, of which any two are enough. A context manager that kills all of them on exit."""
 
     def __init__(self, folder: Path) -> None:
-        """Start all, and wait until they serve."""
         peers = {
             f"etcd-{number}": f"http://127.0.0.1:{port}" for number, port in enumerate(free_ports(3), start=1)
         }
@@ -121,7 +116,7 @@ class EtcdCluster:
             member.kill()
 
     def leader(self) -> EtcdProcess:
-        """Return the member that leads, once all know one. All have to run."""
+        """Return the leader, once all members agree on it. All members must be running."""
         leaders: list[EtcdProcess] = []
 
         def agree() -> bool:
@@ -137,7 +132,6 @@ class EtcdCluster:
         return leaders[0]
 
     def move_leader(self) -> None:
-        """Make the next member the leader."""
         leader = self.leader()
         other = self.members[self.members.index(leader) - 1]
         target = other.ask("maintenance/status")["header"]["member_id"]

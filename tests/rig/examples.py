@@ -1,7 +1,7 @@
-"""Which examples Hypothesis draws: the same few in every run, twenty times as many under ``pytest --soak``.
+"""The number of examples that Hypothesis draws: a fixed few in every run, 20 times as many in soak.
 
-A tree that passed passes again, so ``make test`` fails because of the change under test. Soak searches for
-new examples: each of its runs uses a new seed. Every run prints its seed, and
+A tree that has passed passes again, so ``make test`` fails only because of the change under test. Soak
+searches for new examples: each of its runs uses a new seed. Every run prints its seed, and
 ``pytest --hypothesis-seed=<seed>`` draws its examples again.
 """
 
@@ -19,7 +19,7 @@ BRIEFLY, SOAK = 0.5, 10
 SEED = "1"
 """The seed of every run but the soak's."""
 
-# How long an example takes says more about what else the machine does than about what is tested.
+# The duration of an example depends more on the load of the machine than on the code under test.
 settings.register_profile(
     "test",
     deadline=None,
@@ -35,18 +35,17 @@ def configure(config: pytest.Config, *, soak: bool) -> None:
     """Load the profile before tests are imported, and set the seed unless the command line has one."""
     settings.load_profile("soak" if soak else "test")
     if config.option.hypothesis_seed is None:
-        # xdist hands the option to its workers, so one seed serves the whole run.
+        # xdist passes the option to its workers, so the whole run has one seed.
         fresh = str(random.SystemRandom().randrange(1 << 32))
         config.option.hypothesis_seed = fresh if soak else SEED
 
 
 def examples(number: int) -> int:
-    """Return how many examples of ``number`` the profile draws."""
+    """Return how many examples to draw in the current profile, where ``number`` is the base."""
     profile = settings.default
     assert profile is not None
     return number * profile.max_examples // DEFAULT_EXAMPLES
 
 
 def seed_line(config: pytest.Config) -> str:
-    """Return the line that says how to draw this run's examples again."""
     return f"examples: --hypothesis-seed={config.option.hypothesis_seed}"

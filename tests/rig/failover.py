@@ -1,9 +1,9 @@
-"""Brokers of a cluster fail in six ways under six readers and writers: what each lost, doubled or said.
+"""Brokers of a cluster fail in six ways under six readers and writers; the results show what each one saw.
 
-Each user is one of those that a failover may mislead about where a journal ends. It works in a thread, step
-by step, and keeps its position as a program would. An error that comes out of a step is a *false alarm*: no
-byte is ever lost here, as a journal has three replicas and one broker fails at a time. At the end a user is
-compared with what was acknowledged.
+Each user is a kind of program that a failover may mislead about where a journal ends. It works in a thread,
+step by step, and keeps its position as a program would. An error that a step raises is a *false alarm*: no
+byte is ever lost here, because a journal has three replicas and one broker fails at a time. At the end, each
+user's data is compared with what was acknowledged.
 
 The source is Spark's reader under a copy of Spark's batch loop, without Spark.
 """
@@ -80,7 +80,7 @@ Rows = Counter[tuple[str, int]]
 
 @dataclass
 class World:
-    """The cluster, its journals of lines, and what was acknowledged of them."""
+    """The cluster, its journals of lines, and the lines that it acknowledged."""
 
     cluster: Cluster
     prefix: str
@@ -97,20 +97,20 @@ class World:
         self.names = [f"{self.prefix}lines/{number}" for number in range(JOURNALS)]
         for _ in range(10):
             for name in self.names:
-                # The last appends stay in the brokers' memory: the fragment that they are in is not full.
+                # The last appends stay in the brokers' memory, because their fragment is not full.
                 self.append(name, 50)
 
     @property
     def endpoint(self) -> str:
-        """The broker that a program is given; others fail."""
+        """The broker that programs are given; others fail."""
         return self.cluster.endpoint
 
     def open_client(self) -> Client:
-        """Return a client that leaves a silent stream after two seconds."""
+        """Return a client that abandons a silent stream after two seconds."""
         return Client(self.endpoint, timeout_s=TIMEOUT_S, idle_timeout_s=2, connect_timeout_s=30)
 
     def create(self, *names: str, labels: Mapping[str, str] | None = None) -> None:
-        """Create journals of small fragments, so that what is stored and what is not are both there."""
+        """Create journals with small fragments, so that some bytes are stored and some are not."""
         specs = [
             journal_spec(
                 name,
@@ -124,11 +124,10 @@ class World:
         self.client.create_journals(*specs)
 
     def append(self, name: str, lines: int, timeout_s: float = TIMEOUT_S) -> None:
-        """Append lines; a repetition of an append is more lines."""
+        """Append lines; a retried append may duplicate its lines."""
         self.acknowledged[name] = self.client.append(name, LINE * lines, timeout_s=timeout_s).end
 
     def options(self) -> dict[str, str]:
-        """Return the options of a query of all lines."""
         return {
             "brokerAddress": self.endpoint,
             "journals": ",".join(self.names),
@@ -138,12 +137,11 @@ class World:
         }
 
     def lines(self, ends: Mapping[str, int]) -> Rows:
-        """Return all lines before these ends."""
         return Counter((name, at) for name, end in ends.items() for at in range(0, end, len(LINE)))
 
 
 class User(ABC):
-    """One of those who use the cluster. Its thread calls :meth:`step` until the world is over."""
+    """A user of the cluster. Its thread calls :meth:`step` until the world is over."""
 
     writes = False
     """It appends, too: not in the quiet time after a failure."""
@@ -155,18 +153,17 @@ class User(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Do a little work."""
+        """Do a small piece of work."""
 
     @abstractmethod
     def found(self) -> tuple[Counter[Any], Counter[Any]]:
-        """Return what there should be, and what there is, once the last step is done."""
+        """Return the expected and the actual data, after the last step."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is held."""
+        """Release all resources."""
 
     def work(self) -> None:
-        """Work until the world is over, and once more."""
         while not self.world.over.is_set():
             if self.writes and not self.world.busy.is_set():
                 self.world.over.wait(0.05)
@@ -175,7 +172,6 @@ class User(ABC):
             self.world.over.wait(0.02)
 
     def guarded(self) -> None:
-        """Take a step; note an error."""
         began = monotonic()
         try:
             self.step()
@@ -185,7 +181,7 @@ class User(ABC):
 
 
 class Stream(User):
-    """A streaming query, which is started again after an error, as from its checkpoint."""
+    """A streaming query that restarts after an error, as from its checkpoint."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -193,7 +189,6 @@ class Stream(User):
         self._run: Run | None = None
 
     def step(self) -> None:
-        """Run a batch."""
         if self._run is None:
             self._run = self.query.start(self._reader, available_now=self.steps % 2 == 1)
         try:
@@ -207,13 +202,11 @@ class Stream(User):
         return stream_reader(self.world.options())
 
     def close(self) -> None:
-        """End the run."""
         run, self._run = self._run, None
         if run is not None:
             run.stop()
 
     def found(self) -> tuple[Counter[Any], Counter[Any]]:
-        """Read to the end in one run more."""
         self.close()
         run = self.query.start(self._reader, available_now=True)
         while run.batch():
@@ -224,12 +217,10 @@ class Stream(User):
 
 
 def stream_reader(options: Mapping[str, str]) -> Any:
-    """Return the reader of a stream, as Spark makes it."""
     return GazetteDataSource(CaseInsensitiveDict(options)).streamReader(SCHEMA)
 
 
 def read_batch(options: Mapping[str, str]) -> Rows:
-    """Return the records of a batch query."""
     reader = GazetteDataSource(CaseInsensitiveDict(options)).reader(SCHEMA)
     rows: Rows = Counter()
     for partition in reader.partitions():
@@ -239,7 +230,7 @@ def read_batch(options: Mapping[str, str]) -> Rows:
 
 
 class Batch(User):
-    """Batch queries, each of all there is. One that ends too early has lost records."""
+    """Batch queries over all data. One that ends too early has lost records."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -247,14 +238,12 @@ class Batch(User):
         self.read: Counter[Any] = Counter()
 
     def step(self) -> None:
-        """Read everything that was acknowledged before, and maybe more."""
         expected = self.world.lines(dict(self.world.acknowledged))
         rows = read_batch(self.world.options())
         self.expected.update(expected.keys())
         self.read.update({key: count for key, count in rows.items() if count > 1 or key in expected})
 
     def found(self) -> tuple[Counter[Any], Counter[Any]]:
-        """Read once more."""
         self.step()
         return self.expected, self.read
 
@@ -263,15 +252,12 @@ class Batch(User):
 
 
 class Backfill(User):
-    """Backfills that go on where the table ends."""
-
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.recorded: dict[str, int] = {}
         self.rows: Rows = Counter()
 
     def step(self) -> None:
-        """Write what the table lacks, in steps."""
         options = self.world.options()
         parsed = parse_options(options, "batch")
         with open_journals(parsed) as journals:
@@ -284,7 +270,6 @@ class Backfill(User):
                 self.recorded |= high.read_through
 
     def found(self) -> tuple[Counter[Any], Counter[Any]]:
-        """Write the rest."""
         self.step()
         return self.world.lines(self.world.acknowledged), self.rows
 
@@ -306,7 +291,6 @@ class Rewriter(User):
         self.batches = 0
 
     def step(self) -> None:
-        """Publish and commit a batch; one that failed is tried again as another attempt."""
         producer = TaskProducer(None, 1_700_000_000_000_000_000 + self.steps)
         for journal in self.journals:
             rows = [f'{{"batch":{self.batches},"row":{row}}}'.encode() for row in range(2)]
@@ -321,7 +305,6 @@ class Rewriter(User):
         self.batches += 1
 
     def found(self) -> tuple[Counter[Any], Counter[Any]]:
-        """Read the committed rows."""
         expected = Counter(
             (journal, batch, row)
             for journal in self.journals
@@ -336,13 +319,10 @@ class Rewriter(User):
         return expected, rows
 
     def close(self) -> None:
-        """Close the client."""
         self.client.close()
 
 
 class Log(User):
-    """A replicated log's primary and its secondary."""
-
     writes = True
 
     def __init__(self, world: World) -> None:
@@ -356,7 +336,6 @@ class Log(User):
         self.fetched: Counter[Any] = Counter()
 
     def step(self) -> None:
-        """Commit an entry, and fetch to the end of the log; now and then as a secondary that starts again."""
         entry = uuid.uuid4().bytes
         self.writer.commit_entry(entry)
         self.committed[entry] += 1
@@ -372,19 +351,17 @@ class Log(User):
                     self.fetched[bytes(fetched)] += 1
 
     def found(self) -> tuple[Counter[Any], Counter[Any]]:
-        """Fetch the rest."""
         self._fetch()
         return self.committed, self.fetched
 
     def close(self) -> None:
-        """Close writer, receiver and client."""
         self.receiver.close()
         self.writer.close(abort=True)
         self.client.close()
 
 
 class Consumer(User):
-    """An application that counts words: the host on Spark, with the tasks and the table in this process."""
+    """An application that counts words: the host on Spark, with tasks and table in this process."""
 
     writes = True
 
@@ -403,7 +380,6 @@ class Consumer(User):
         self.published: Counter[Any] = Counter()
 
     def step(self) -> None:
-        """Publish a word, and run transactions."""
         publisher = Publisher(self.service)
         word = f"word-{self.steps}"
         to = (self.source, CONTENT_TYPE_NDJSON)
@@ -420,13 +396,11 @@ class Consumer(User):
             assert [list(each.errors) for each in shard.status] == [[]]
 
     def found(self) -> tuple[Counter[Any], Counter[Any]]:
-        """Consume the rest."""
         self._consume()
         rows = self.table.state.get("counter", {})
         return self.published, Counter({word: json.loads(text) for (_, word), text in rows.items()})
 
     def close(self) -> None:
-        """Close service and client."""
         self.service.close()
         self.client.close()
 
@@ -442,7 +416,7 @@ USERS: dict[str, type[User]] = {
 
 
 class Cluster(Protocol):
-    """Brokers, and what happens to them. After each failure there are as many of them as before."""
+    """Brokers and their failures. The number of brokers is the same before and after each failure."""
 
     @property
     def endpoint(self) -> str:
@@ -450,25 +424,25 @@ class Cluster(Protocol):
 
     @property
     def endpoints(self) -> list[str]:
-        """Addresses of all that run."""
+        """Addresses of all running brokers."""
 
     def kill(self, wait: Wait) -> None:
-        """End a broker by SIGKILL; another one joins later."""
+        """Kill a broker by SIGKILL; another one joins later."""
 
     def stop(self, wait: Wait) -> None:
-        """Stop a broker by SIGSTOP until others have taken over; then it wakes up."""
+        """Stop a broker by SIGSTOP until others have taken over; then resume it."""
 
     def partition(self, wait: Wait) -> None:
         """Cut a broker off from Etcd or from the others, while clients still reach it."""
 
     def lease_loss(self, wait: Wait) -> None:
-        """Take a broker's lease: to Etcd it is gone, while it runs."""
+        """Revoke a broker's lease: Etcd considers it gone, while it runs."""
 
     def member_replaced(self, wait: Wait) -> None:
-        """Have a new broker join, and then another one leave at once and for good."""
+        """Add a new broker, and then remove another one immediately and permanently."""
 
     def rolling_upgrade(self, wait: Wait) -> None:
-        """Have each broker hand over, end, and come back at its address, one after the other."""
+        """Make each broker hand over, end, and return at its address, one after the other."""
 
 
 HARMS = ("kill", "stop", "partition", "lease_loss", "member_replaced", "rolling_upgrade")
@@ -486,25 +460,24 @@ class RealCluster:
 
     @property
     def endpoints(self) -> list[str]:
-        """Addresses of all that run."""
         return self._deployed.brokers
 
     def _victim(self) -> str:
         return next(each for each in self._deployed.brokers if each != self.endpoint)
 
     def _replace(self, endpoint: str) -> None:
-        """End a broker that may have ended by itself, and start another."""
+        """Replace a broker that may already have ended."""
         self._deployed.kill_peer(endpoint)
         self._deployed.start_peer()
 
     def kill(self, wait: Wait) -> None:
-        """Leave three brokers for a while."""
+        """Run with three brokers for a while."""
         self._deployed.kill_peer(self._victim())
         wait(LEASE_S + 4)
         self._deployed.start_peer()
 
     def stop(self, wait: Wait) -> None:
-        """Let it wake up, and replace it: a broker that lost its lease ends."""
+        """Resume it, and replace it: a broker that lost its lease ends."""
         victim = self._victim()
         self._deployed.hang_peer(victim)
         wait(LEASE_S + 4)
@@ -525,21 +498,19 @@ class RealCluster:
         wait(LEASE_S + 1)
 
     def lease_loss(self, wait: Wait) -> None:
-        """Revoke it in Etcd."""
         victim = self._victim()
         self._deployed.revoke_lease(victim)
         wait(4)
         self._replace(victim)
 
     def member_replaced(self, wait: Wait) -> None:
-        """The new broker begins with nothing."""
+        """The new broker starts without data."""
         self._deployed.start_peer()
         wait(2)
         self._deployed.kill_peer(self._victim())
         wait(LEASE_S + 3)
 
     def rolling_upgrade(self, wait: Wait) -> None:
-        """End each by SIGTERM."""
         for endpoint in self._deployed.brokers:
             self._deployed.retire_peer(endpoint)
             self._deployed.start_peer(port=int(endpoint.rpartition(":")[2]))
@@ -547,7 +518,7 @@ class RealCluster:
 
 
 class RigCluster:
-    """The embedded brokers of ``tests/rig/cluster.py``: the same rules, without processes and Etcd."""
+    """The embedded brokers of ``tests/rig/cluster.py``: the same failures, without processes and Etcd."""
 
     def __init__(self, embedded: EmbeddedCluster) -> None:
         self._embedded = embedded
@@ -555,21 +526,20 @@ class RigCluster:
 
     @property
     def endpoints(self) -> list[str]:
-        """Addresses of all that run."""
         return [each.endpoint for each in self._embedded.brokers if each.is_running]
 
     def _victim(self) -> ClusterBroker:
         return next(each for each in self._embedded.brokers[1:] if each.is_running)
 
     def kill(self, wait: Wait) -> None:
-        """Leave three brokers for a while."""
+        """Run with three brokers for a while."""
         victim = self._victim()
         victim.kill()
         wait(2)
         victim.start()
 
     def stop(self, wait: Wait) -> None:
-        """Let it join again when it wakes up."""
+        """Let it rejoin when it resumes."""
         victim = self._victim()
         victim.hang()
         wait(1)
@@ -578,7 +548,6 @@ class RigCluster:
         victim.resume()
 
     def partition(self, wait: Wait) -> None:
-        """Cut the connections to the other brokers."""
         victim = self._victim()
         victim.partition()
         wait(1)
@@ -587,21 +556,20 @@ class RigCluster:
         victim.resume()
 
     def lease_loss(self, wait: Wait) -> None:
-        """The broker drops its replicas, and joins again."""
+        """The broker drops its replicas, and rejoins."""
         victim = self._victim()
         victim.leave()
         wait(1)
         victim.resume()
 
     def member_replaced(self, wait: Wait) -> None:
-        """One leaves at once, and comes back with nothing."""
+        """A broker leaves immediately, and returns without data."""
         victim = self._victim()
         victim.kill()
         victim.start()
         wait(1)
 
     def rolling_upgrade(self, wait: Wait) -> None:
-        """Stop and start each."""
         for broker in self._embedded.brokers:
             broker.stop()
             broker.start()
@@ -610,8 +578,6 @@ class RigCluster:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one user in one failure."""
-
     user: str
     records: int
     lost: int
@@ -627,7 +593,7 @@ class Outcome:
 def fail_over(
     cluster: Cluster, prefix: str, harm: str, *, busy_s: float, refresh_s: int = REFRESH_S
 ) -> list[Outcome]:
-    """Harm a cluster under all users, without appends and then with many; return what became of them."""
+    """Harm a cluster under all users, without appends and then with many; return the results."""
     world = World(cluster, prefix, refresh_s)
     with ExitStack() as stack:
         stack.callback(world.client.close)
@@ -641,13 +607,12 @@ def fail_over(
             thread.start()
 
         def quietly(seconds: float) -> None:
-            """Let time pass without an append, then with some."""
             world.over.wait(seconds / 2)
             _append_for(world, seconds / 2)
 
         getattr(cluster, harm)(quietly)
         _append_for(world, busy_s)
-        # Behind each append that was given up is one that was answered: what is before it may be read.
+        # A later append has succeeded after each abandoned one, so everything before it can be read.
         for name in world.names:
             world.append(name, 1)
         world.over.set()
@@ -666,12 +631,12 @@ def fail_over(
 
 
 def _append_for(world: World, seconds: float) -> None:
-    """Append lines to all journals, and let the users write."""
+    """Append lines to all journals for some time, while the users write."""
     deadline = monotonic() + seconds
     world.busy.set()
     while monotonic() < deadline:
         for name in world.names:
-            # An append that waits for a broker that hangs is given up: the failure must take its course.
+            # An append that waits for a hung broker is abandoned, so that the failure can run its course.
             with suppress(UnavailableError):
                 world.append(name, 40, timeout_s=HELD_S)
         world.over.wait(0.1)

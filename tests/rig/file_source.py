@@ -1,12 +1,11 @@
 """Journals that are files: a source for tests of the sink.
 
-Each file of a directory is a journal of newline-ended records. Offsets, positions, the pinned first
-batch and the rows (``journal, offset, value``) are those of the format ``gazette``; there is no
-broker, so a test that is about the sink does not depend on one. A journal grows when its file is
-appended to.
+Each file of a directory is a journal of newline-ended records. Offsets, positions, the pinned first batch and
+the rows (``journal, offset, value``) are those of the format ``gazette``. There is no broker, so tests of the
+sink do not depend on one. A journal grows when its file is appended to.
 
-The source's part of a query runs in separate processes, so a crash there is ordered through a file:
-``crashFile``, which may hold ``source.latest_offset:2``, or any other failpoint of this module and a number.
+The source's part of a query runs in separate processes, so a file configures a crash there: ``crashFile``,
+which may contain ``source.latest_offset:2``, or any other failpoint of this module and a number.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from gazette_spark.source import file_target
 
 
 def whole_records(file: Path) -> int:
-    """Return the offset just past the last newline."""
+    """Return the offset after the last newline."""
     return file.read_bytes().rfind(b"\n") + 1
 
 
@@ -41,15 +40,12 @@ class FileJournals(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "file_journals"
 
     def schema(self) -> str:
-        """Return the raw columns."""
         return "journal STRING, offset BIGINT, value BINARY"
 
     def streamReader(self, schema: StructType) -> FileJournalsReader:  # noqa: N802 - Spark's name.
-        """Return the reader of ``spark.readStream``."""
         return FileJournalsReader(
             Path(self.options["root"]),
             self.options.get("resumeOffsets") or self.options.get("startingOffsets", "earliest"),
@@ -70,8 +66,6 @@ class RecordsPartition(InputPartition):
 
 
 class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the files of a directory."""
-
     def __init__(
         self,
         root: Path,
@@ -89,7 +83,7 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen: dict[str, int] | None = None
 
     def _reach(self, name: str) -> None:
-        """Pass a failpoint, unless the file says that it is not to be passed this time."""
+        """Pass a failpoint, unless the file says to skip it this time."""
         failpoint(name)
         self._reached[name] = self._reached.get(name, 0) + 1
         ordered = Path(self._crash_file) if self._crash_file else None
@@ -100,7 +94,6 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {file.name: whole_records(file) for file in sorted(self._root.iterdir())}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below.
-        """Return where a new query starts."""
         first = dict.fromkeys(self._heads(), 0)
         if self._starting_offsets != "earliest":
             named = JournalOffsets.from_json(self._starting_offsets).read_through
@@ -108,15 +101,13 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return JournalOffsets(first, "initial").to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return no limit: the reader has its own."""
+        """Return no limit, because the reader applies its own."""
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take the present ends as the end of this run."""
         self._frozen = self._heads()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the batch that begins at ``start``."""
         self._reach("source.latest_offset")
         position = JournalOffsets.from_dict(start)
         if position.position == "initial":
@@ -136,7 +127,6 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begin + (fits or window.index(b"\n") + 1)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return one partition per journal that has moved."""
         self._reach("source.partitions")
         begins, reached = JournalOffsets.from_dict(start).read_through, JournalOffsets.from_dict(end)
         if reached.position == "pinned":
@@ -151,9 +141,9 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list[InputPartition](found)
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, int, bytes] | pa.RecordBatch]:
-        """Yield the records of a partition, or what tells of the files that they are written to."""
+        """Yield the records of a partition, or a description of the files that they are written to."""
         self._reach("source.read")
-        if not isinstance(partition, RecordsPartition):  # Spark's own empty one.
+        if not isinstance(partition, RecordsPartition):  # Spark's own empty partition.
             return
         if self._files is None:
             yield from self._records(partition)

@@ -1,4 +1,4 @@
-"""Hang a broker: its calls are accepted and never answered, until it is let go on."""
+"""Hangs a broker: calls are accepted and get no response until it is released."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 
 
 class FreezeInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in the stubs only
-    """Every call passes it at its start, and at each message. Any thread may open and shut it."""
+    """Every call passes it at the start, and at each message. Any thread may open and shut it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -21,22 +21,20 @@ class FreezeInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it
 
     @property
     def is_shut(self) -> bool:
-        """Whether calls are held up."""
         return self._is_shut
 
     def shut(self) -> None:
-        """Stop every call where it is."""
+        """Hold every call where it is."""
         with self._changed:
             self._is_shut = True
 
     def open(self) -> None:
-        """Let the calls go on."""
         with self._changed:
             self._is_shut = False
             self._changed.notify_all()
 
     def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
-        """Put the freezer in front of a call's handler."""
+        """Wrap a call's handler with the freezer."""
         handler = continuation(details)
         if handler is None:
             return None

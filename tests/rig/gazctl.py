@@ -1,4 +1,4 @@
-"""The programs of a real broker, and ``gazctl`` as a test uses it."""
+"""The programs of a real broker, and a ``gazctl`` for tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CACHE_VARIABLE = "GAZETTE_SPARK_CACHE"
 
 @dataclass(eq=False)
 class BinaryNotFoundError(GazetteError):
-    """A program the real broker needs has not been built."""
+    """A program that the real broker needs has not been built."""
 
     name: str
     looked_in: tuple[str, ...]
@@ -41,7 +41,7 @@ class BinaryNotFoundError(GazetteError):
 
 @dataclass(eq=False)
 class ProcessError(GazetteError):
-    """A program started for a test failed, or did not get ready in time."""
+    """A program started for a test failed, or did not become ready in time."""
 
     program: str
     problem: str
@@ -53,15 +53,13 @@ class ProcessError(GazetteError):
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """Paths of the programs of a real broker."""
-
     gazette: Path
     gazctl: Path
     etcd: Path
 
 
 def find_binaries(environ: Mapping[str, str] = os.environ) -> Binaries:
-    """Find a real broker's programs, each as :func:`find_binary` does."""
+    """Find a real broker's programs, each like :func:`find_binary`."""
     return Binaries(**{name: find_binary(name, environ) for name in ("gazette", "gazctl", "etcd")})
 
 
@@ -80,7 +78,7 @@ def find_binary(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def cache_folders(environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """Return the cache folders for tests' files; the first one is read and written first."""
+    """Return the cache folders for the tests' files, in order of priority for reads and writes."""
     folders = [Path(__file__).resolve().parents[2] / ".cache" / "gazette"]
     if named := environ.get(CACHE_VARIABLE):
         folders.insert(0, Path(named))
@@ -88,7 +86,7 @@ def cache_folders(environ: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 class BrokerHandle:
-    """A running broker, embedded or deployed, as tests see it. Any thread may use it."""
+    """A running broker, embedded or deployed, as tests use it. Any thread may use it."""
 
     def __init__(self, endpoint: str, file_root: Path) -> None:
         self.endpoint = endpoint
@@ -108,11 +106,10 @@ class BrokerHandle:
         return ""
 
     def gazctl(self, *args: str, input: bytes | str | None = None) -> str:  # noqa: A002 - as in subprocess
-        """Run ``gazctl`` against the broker and return its output."""
         return self.gazctl_bytes(*args, input=input).decode()
 
     def gazctl_bytes(self, *args: str, input: bytes | str | None = None) -> bytes:  # noqa: A002 - see above
-        """Like :meth:`gazctl`, for output that need not be text.
+        """Like :meth:`gazctl`, for binary output.
 
         Raises:
             ProcessError: it failed, or ran longer than ``GAZCTL_TIMEOUT_S``.
@@ -137,7 +134,7 @@ class BrokerHandle:
         return done.stdout
 
     def client_environment(self) -> dict[str, str]:
-        """Return the variables by which Gazette's tools, and our command, enter the broker."""
+        """Return the environment variables with which Gazette's tools and our command reach the broker."""
         env = {"BROKER_ADDRESS": self.endpoint, "BROKER_AUTH_KEYS": self.auth_keys}
         if self.certificates is None:
             return env
@@ -148,13 +145,12 @@ class BrokerHandle:
         }
 
     def gazctl_command(self, *args: str) -> list[str]:
-        """Return the command line of a ``gazctl`` that talks to the broker."""
         return [str(find_binary("gazctl")), *args, f"--broker.address={self.endpoint}"]
 
     def apply_specs(self, specs: str) -> list[str]:
-        """Apply a YAML tree of journals by ``gazctl``, wait until each has a primary, return their names.
+        """Apply a YAML tree of journals by ``gazctl``, wait until each has a primary, and return their names.
 
-        A broker answers before it has assigned the journals, and appends fail until then.
+        A broker responds before it has assigned the journals, and appends fail until then.
         """
         self.gazctl("journals", "apply", "--specs", "-", input=specs)
         names = sorted(_leaf_names(yaml.safe_load(specs)))
@@ -181,7 +177,7 @@ def _leaf_names(node: Mapping[str, Any]) -> Iterator[str]:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment without the variables by which gazette, gazctl and etcd take flags."""
+    """Return the environment without the variables from which gazette, gazctl and etcd read flags."""
     return {
         name: value
         for name, value in os.environ.items()

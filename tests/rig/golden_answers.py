@@ -1,7 +1,7 @@
-"""Ask Spark what tests/golden/csv_answers.json and json_answers.json hold, and write them.
+"""Asks Spark the questions of tests/golden/csv_answers.json and json_answers.json, and writes the files.
 
 ``python -m tests.rig.golden_answers`` needs a JVM and about two minutes. Run it after a change of the
-questions (tests/oracles/csv_questions.py, json_questions.py) or of Spark's version, and read the diff.
+questions (tests/oracles/csv_questions.py, json_questions.py) or of Spark's version, and review the diff.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _from_columns(spark: SparkSession, question: Question) -> dict[str, Any]:
 
 
 def _undated(value: Any, now_us: int) -> Any:
-    """Return values with "today" for a timestamp of today: what a time of day becomes depends on the day."""
+    """Replace timestamps of today by "today", because Spark completes a time of day with the current date."""
     match value:
         case int() if abs(value - now_us) < 2 * DAY_US:
             return "today"
@@ -89,7 +89,7 @@ def _undated(value: Any, now_us: int) -> Any:
 
 
 def _types(spark: SparkSession, records: tuple[str, ...]) -> list[str | None]:
-    """Return the types of the objects in each group; None where they have no field."""
+    """Return the types of the objects in each group; None for objects without fields."""
     texts = ["[" + ",".join(record.split("\n")) + "]" for record in records]
     row = spark.range(1).select(*[f.schema_of_json(f.lit(text)) for text in texts]).first()
     assert row is not None
@@ -113,13 +113,12 @@ def _from_file(spark: SparkSession, how: str, given: Ask, file: Path) -> Any:
         return rows_of(frame.toArrow())
     try:
         return [list(row) for row in frame.collect()]
-    except Py4JJavaError as error:  # PySpark has no class for it.
+    except Py4JJavaError as error:  # PySpark has no class for this error.
         failed = error.java_exception
         return {"error": failed.getCondition(), "cause": failed.getCause().getCondition()}
 
 
 def answered(spark: SparkSession, name: str, directory: Path) -> Mapping[str, tuple[Question, Answers]]:
-    """Ask all questions of a golden file."""
     found = {}
     for title, question in QUESTIONS[name]().items():
         folder = directory / f"{name}-{title}"
@@ -129,12 +128,10 @@ def answered(spark: SparkSession, name: str, directory: Path) -> Mapping[str, tu
 
 
 def text_of(spark: SparkSession, name: str, directory: Path) -> str:
-    """Return what a golden file has to hold."""
     return dump(name, pyspark.__version__, answered(spark, name, directory))
 
 
 def main() -> None:
-    """Write both files."""
     with tempfile.TemporaryDirectory() as directory:
         spark = local_spark(Path(directory), conf=INTERPRETED)
         for name in QUESTIONS:

@@ -1,7 +1,7 @@
 """Histories of messages in journals, written as words or drawn at random, and sequencers that run them.
 
 The word ``A3K`` is a message of producer A with clock 3: C is CONTINUE_TXN, K is ACK_TXN, O is OUTSIDE_TXN, U
-are unknown flags. ``b/A3K`` is in journal ``b``. Each message has ten bytes.
+means unknown flags. ``b/A3K`` is in journal ``b``. Each message has ten bytes.
 """
 
 from __future__ import annotations
@@ -21,26 +21,22 @@ DEFAULT_JOURNAL = "a"
 
 
 def producer_named(name: str) -> ProducerId:
-    """Return the id of a producer that has a letter for a name."""
     return ProducerId(bytes([ord(name), 1, 2, 3, 4, 5]))
 
 
 @dataclass(slots=True)
 class Stamp:
-    """A message that is its UUID."""
+    """A message that consists of its UUID."""
 
     stamp: uuid.UUID
 
     def get_uuid(self) -> uuid.UUID:
-        """Return the UUID."""
         return self.stamp
 
     def set_uuid(self, stamp: uuid.UUID) -> None:
-        """Change the UUID."""
         self.stamp = stamp
 
     def new_acknowledgement(self, journal: str) -> Stamp:
-        """Return a message without a UUID."""
         return Stamp(uuid.UUID(int=0))
 
     def __bytes__(self) -> bytes:
@@ -51,7 +47,7 @@ _WORD = re.compile(r"(?:(\w+)/)?([A-Z])(\d+)([OCKU])")
 
 
 def messages(text: str, begins: Mapping[str, int] | None = None) -> list[Envelope]:
-    """Return the messages of words; ``begins`` has the offsets where journals go on, others begin at 0."""
+    """Return the messages of words; ``begins`` has the first offset of each journal, 0 by default."""
     at = dict(begins or {})
     found = []
     for word in text.split():
@@ -66,7 +62,6 @@ def messages(text: str, begins: Mapping[str, int] | None = None) -> list[Envelop
 
 
 def word_of(envelope: Envelope) -> str:
-    """Return the word of a message."""
     producer, clock, flags = split_uuid(envelope.message.get_uuid())
     journal = "" if envelope.journal == DEFAULT_JOURNAL else f"{envelope.journal}/"
     kind = next((kind for kind, known in FLAGS.items() if known == flags), "U")
@@ -74,15 +69,13 @@ def word_of(envelope: Envelope) -> str:
 
 
 def replayed(history: Sequence[Envelope], sequencer: Sequencer) -> Iterator[Envelope]:
-    """Return the messages of the range that a sequencer asks for."""
+    """Return the messages in the range that a sequencer wants to replay."""
     journal, begin, end = sequencer.replay_range()
     return (each for each in history if each.journal == journal and begin <= each.begin and each.end <= end)
 
 
 @dataclass(frozen=True)
 class Stop:
-    """What happens after a message was queued."""
-
     queued: int
     """Number of messages queued before it happens, those that a restart brings again included."""
     deliver: int
@@ -94,14 +87,11 @@ class Stop:
 
 @dataclass(frozen=True)
 class Case:
-    """A history, and how a sequencer reads it."""
-
     history: Sequence[Envelope]
     ring: int
     stops: Sequence[Stop] = field(default_factory=tuple)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as ``goclient sequence`` takes it."""
         return {
             "ring": self.ring,
             "messages": [
@@ -116,7 +106,7 @@ class Case:
 
 
 class Run:
-    """A case under way, and its trace: each outcome, message, replay and checkpoint as a line of text."""
+    """A running case and its trace: each outcome, message, replay and checkpoint as a line of text."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -126,14 +116,13 @@ class Run:
         self._sequencer = Sequencer(ring_messages=case.ring)
 
     def to_end(self) -> Run:
-        """Run the case."""
         stops = {stop.queued: stop for stop in self.case.stops}
         queued = at = 0
         while at < len(self.case.history):
             envelope = self.case.history[at]
             at += 1
             if envelope.begin < self._sequencer.offsets.get(envelope.journal, 0):
-                continue  # Read before a restart.
+                continue  # Already read before a restart.
             queued += 1
             self._queue(envelope)
             if (stop := stops.get(queued)) is not None:
@@ -141,7 +130,7 @@ class Run:
                 self._checkpoint(stop)
                 if stop.ring:
                     if stop.deliver and not done:
-                        self.delivered.pop()  # No step came after it.
+                        self.delivered.pop()  # The sequencer took no step after it.
                     at = 0
                     continue
             self._deliver(-1)
@@ -157,7 +146,7 @@ class Run:
             self._sequencer.start_replay(replayed(self.case.history, self._sequencer))
 
     def _deliver(self, most: int) -> bool:
-        """Deliver messages, at most so many; tell whether all were."""
+        """Deliver at most a given number of messages; return whether all were delivered."""
         while most:
             if (found := self._sequencer.step()) is None:
                 return True
@@ -176,12 +165,12 @@ class Run:
 
 
 def random_case(seed: int) -> Case:
-    """Return any history, well formed or not, and stops in it."""
+    """Return a random history, well formed or not, and random stops in it."""
     draw = random.Random(seed)
     most = draw.choice([60] * 19 + [1_000])
     producers = [bytes([draw.randrange(256) for _ in range(6)]) for _ in range(draw.randint(1, 4))]
     journals = ["a/one", "b/two", "c/three"][: draw.choice([1, 1, 2, 3])]
-    # Steps of 1 and of a publisher; small clocks wrap below the horizon.
+    # Steps of 1, and steps of a publisher; small clocks wrap below the horizon.
     tick = draw.choice([1, 1, 16, 160])
     base = draw.choice([0, 0, 2227086848019753072, (1 << 64) - 60 * tick])
     ends = dict.fromkeys(journals, 0)
@@ -192,7 +181,7 @@ def random_case(seed: int) -> Case:
         producer = draw.choice(producers)
         kind = draw.random()
         if kind < 0.12 and sent:
-            stamp = draw.choice(sent)  # A repeated append.
+            stamp = draw.choice(sent)  # A retried append.
         elif kind < 0.15:
             stamp = draw.choice(
                 [uuid.UUID(int=0), build_uuid(ProducerId(producer), Clock(0), draw.randrange(4))]
@@ -209,7 +198,7 @@ def random_case(seed: int) -> Case:
                 clocks[producer] = max(1, clocks[producer] - 3 * tick)
         sent.append(stamp)
         journal = draw.choice(journals)
-        begin = ends[journal] + draw.choice([0, 0, 0, 7])  # Blank lines, or bytes that are gone.
+        begin = ends[journal] + draw.choice([0, 0, 0, 7])  # Blank lines, or lost bytes.
         ends[journal] = begin + draw.randint(1, 30)
         history.append(Envelope(journal, begin, ends[journal], Stamp(stamp)))
     stops = [

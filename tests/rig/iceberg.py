@@ -42,12 +42,11 @@ def catalog_properties(root: Path) -> dict[str, str]:
 
 
 class CredentialGivingCatalog(SqlCatalog):
-    """A catalog that gives out new credentials of a store whenever it loads a table, as REST catalogs may."""
+    """A catalog that vends new storage credentials whenever it loads a table, as REST catalogs may."""
 
     loads = 0
 
     def load_table(self, identifier: str | Identifier) -> Table:
-        """Load a table, with credentials that are numbered."""
         table = super().load_table(identifier)
         CredentialGivingCatalog.loads += 1
         table.io.properties |= {"s3.session-token": f"token {self.loads}"}
@@ -55,7 +54,7 @@ class CredentialGivingCatalog(SqlCatalog):
 
 
 def credential_giving_properties(root: Path) -> dict[str, str]:
-    """Return the properties of such a catalog below a directory; it has a password of its own."""
+    """Return the properties of such a catalog below a directory; the catalog has a password, too."""
     properties = catalog_properties(root)
     del properties["type"]
     implementation = f"{CredentialGivingCatalog.__module__}.{CredentialGivingCatalog.__name__}"
@@ -63,20 +62,19 @@ def credential_giving_properties(root: Path) -> dict[str, str]:
 
 
 def open_namespace(properties: Mapping[str, str]) -> Catalog:
-    """Return a catalog that has the namespace ``shop``."""
     catalog = open_catalog(NAME.catalog, properties)
     catalog.create_namespace_if_not_exists("shop")
     return catalog
 
 
 def rows(journal: str, begin: int, end: int) -> pa.RecordBatch:
-    """Return the rows of a journal's bytes, one for each."""
+    """Return the rows of a journal's bytes, one row for each byte."""
     return pa.RecordBatch.from_pydict({"journal": [journal] * (end - begin), "n": [*range(begin, end)]})
 
 
 @dataclass
 class IcebergStream:
-    """A query of one journal into a table, and the rows that it has: one for each byte."""
+    """A query of one journal into a table, with one row for each byte."""
 
     properties: Mapping[str, str]
     app_id: str = "orders"
@@ -88,15 +86,12 @@ class IcebergStream:
     """Attempt of the entry after this writer's last batch."""
 
     def __post_init__(self) -> None:
-        """Name the table."""
         self.table = IcebergTable(NAME, self.properties, self.app_id, **self.options)
 
     def other(self, **changes: Any) -> IcebergStream:
-        """Return another writer."""
         return replace(self, **changes)
 
     def files(self, *batches: pa.RecordBatch) -> BatchFiles:
-        """Write rows to files, as a task does."""
         target, shape = self.table.prepare(self.schema)
         written = written_files([("rows", batches)], FileTarget.from_json(target.to_json()))
         return BatchFiles([Row(**file) for file in written], shape)
@@ -111,7 +106,6 @@ class IcebergStream:
         write: Callable[[], BatchFiles] | None = None,
         fingerprints: Mapping[str, Fingerprint] | None = None,
     ) -> str | None:
-        """Bring the bytes of a batch into the table."""
         batches = FileBatches(self.table, self.app_id, self.allowed)
         position: Position = "pinned" if batch_id == 0 else ""
         ends = JournalOffsets({journal: end}, position, fingerprints=fingerprints or {})
@@ -133,19 +127,15 @@ class IcebergStream:
         return self.seen
 
     def catalog(self) -> Catalog:
-        """Return the catalog."""
         return open_catalog(NAME.catalog, self.properties)
 
     def load(self) -> Table:
-        """Return the table as it is now."""
         return self.catalog().load_table(NAME.identifier)
 
     def entry(self) -> LedgerEntry | None:
-        """Return the newest entry."""
         return table_state(self.load(), self.app_id, "t").entry
 
     def contents(self) -> dict[str, list[int]]:
-        """Return the rows of each journal in the table."""
         table = self.load().scan().to_arrow().to_pylist()
         journals = sorted({row["journal"] for row in table})
         return {
@@ -153,7 +143,6 @@ class IcebergStream:
         }
 
     def roll_back(self, snapshots: int) -> None:
-        """Roll the table back by some snapshots."""
         table = self.load()
         at = table.current_snapshot()
         for _ in range(snapshots):
@@ -164,11 +153,10 @@ class IcebergStream:
         table.manage_snapshots().set_current_snapshot(snapshot_id=at.snapshot_id).commit()
 
     def append_foreign(self, *numbers: int) -> None:
-        """Append rows as another program does."""
         self.load().append(pa.table({"journal": ["other"] * len(numbers), "n": list(numbers)}))
 
     def expire(self, keep: Sequence[int] = ()) -> None:
-        """Expire all snapshots but the current one and some."""
+        """Expire all snapshots except the current one and ``keep`` others."""
         table = self.load()
         current = table.current_snapshot()
         assert current is not None

@@ -1,9 +1,9 @@
-"""Schedules that kill writers of an Iceberg table, and let others meddle with it, without Spark.
+"""Schedules that kill writers of an Iceberg table, and let other programs change it, without Spark.
 
 A driver is a process that does what Spark and the format do for each batch: it writes the batch's end into a
-query checkpoint, has the files written, commits them, and writes Spark's record of the batch. It dies at a
-point of the commit, or at a random moment. After each step the table has each row of the journal up to the
-ledger's end once, whatever happened.
+query checkpoint, has the files written, commits them, and writes Spark's record of the batch. It is killed at
+a point of the commit, or at a random moment. After each step the table must have each row of the journal up
+to the ledger's end exactly once.
 """
 
 from __future__ import annotations
@@ -42,37 +42,34 @@ _processes.set_forkserver_preload([__name__])
 
 
 class Checkpoint:
-    """A query checkpoint as Spark writes it."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def create(self, query: str, begin: int) -> None:
-        """Begin a query: its first batch pins where it starts."""
+        """Start a query: its first batch pins where it starts."""
         (self.root / "offsets").mkdir(parents=True)
         (self.root / "commits").mkdir()
         (self.root / "metadata").write_text(json.dumps({"id": query}))
         self.plan(0, JournalOffsets({"a": begin}, "pinned"))
 
     def plan(self, batch_id: int, end: JournalOffsets) -> None:
-        """Write a batch's end, at once or not at all."""
+        """Write a batch's end, atomically."""
         text = "\n".join(["v1", json.dumps({"batchTimestampMs": time.time_ns() // 1_000_000}), end.to_json()])
         unfinished = self.root / f"unfinished-{os.getpid()}"
         unfinished.write_text(text)
         unfinished.rename(self.root / "offsets" / str(batch_id))
 
     def end(self, batch_id: int) -> int:
-        """Return where a batch ends."""
         line = (self.root / "offsets" / str(batch_id)).read_text().splitlines()[-1]
         return JournalOffsets.from_json(line).read_through["a"]
 
     def last(self, folder: str) -> int:
-        """Return the last batch that is planned, or recorded as done; -1 without one."""
+        """Return the last batch that is planned, or recorded as complete; -1 if there is none."""
         return max((int(path.name) for path in (self.root / folder).iterdir()), default=-1)
 
 
 def drive(properties: Mapping[str, str], root: str, batches: int, seed: int, failpoint: str) -> None:
-    """Run batches of a query, as a driver does that is started again."""
+    """Run batches of a query, as a restarted driver does."""
     os.environ[FAILPOINT_VARIABLE] = failpoint
     draw, checkpoint = random.Random(seed), Checkpoint(Path(root))
     stream = IcebergStream(properties)
@@ -94,8 +91,6 @@ def drive(properties: Mapping[str, str], root: str, batches: int, seed: int, fai
 
 
 class IcebergCrashes:
-    """One table under one schedule."""
-
     def __init__(self, root: Path, seed: int) -> None:
         self.properties = catalog_properties(root)
         self.draw = random.Random(seed)
@@ -109,7 +104,6 @@ class IcebergCrashes:
         self._foreign = 0
 
     def run(self, steps: int) -> None:
-        """Carry out steps drawn by the seed, and read everything in the end."""
         kinds: list[Callable[[], None]] = [
             *[self._crash] * 5,
             *[self._random_kill] * 3,
@@ -132,16 +126,16 @@ class IcebergCrashes:
 
     @property
     def crashes(self) -> int:
-        """Drivers that were killed in the middle of their work."""
+        """Number of drivers that were killed during their work."""
         return self.done["killed"]
 
     def check(self) -> None:
-        """Compare the table with the journal: each row up to the ledger's end is there once."""
+        """Compare the table with the journal: each row up to the ledger's end must be there once."""
         entry = self._stream.entry()
         expected = [*range(entry.read_through["a"])] if entry else []
         contents = self._stream.contents()
         if entry is None and contents.get("a"):
-            # A rollback led to a snapshot of others, and the ledger's summaries before it have expired.
+            # A rollback led to a snapshot of another writer, and the ledger's earlier summaries have expired.
             self._adopt(len(contents["a"]))
             expected = [*range(len(contents["a"]))]
         assert contents.get("a", []) == expected, f"{contents.get('a')} {entry}"
@@ -171,7 +165,7 @@ class IcebergCrashes:
         return code
 
     def _drive(self, batches: int, failpoint: str = "") -> int:
-        """Run the query; one that is refused begins anew where the table ends."""
+        """Run the query; one that is refused starts again where the table ends."""
         code = self._finish(self._start(self._checkpoint, batches, failpoint))
         if code == REFUSED:
             self._checkpoint = self._new_query(self._end())
@@ -193,7 +187,7 @@ class IcebergCrashes:
         self._drive(2)
 
     def _copied_checkpoint(self) -> None:
-        """A copy stays behind, then runs with other batches: it adds nothing that is there."""
+        """Leave a copy of the checkpoint behind, then run it with other batches; it must add no duplicate."""
         self._queries += 1
         copy = Checkpoint(self._root / f"checkpoint-{self._queries}")
         shutil.copytree(self._checkpoint.root, copy.root)
@@ -202,7 +196,6 @@ class IcebergCrashes:
         self._drive(1)
 
     def _two_drivers(self) -> None:
-        """Two drivers of one query run at once."""
         self._queries += 1
         copy = Checkpoint(self._root / f"checkpoint-{self._queries}")
         shutil.copytree(self._checkpoint.root, copy.root)
@@ -212,14 +205,14 @@ class IcebergCrashes:
             self._checkpoint = self._new_query(self._end())
 
     def _roll_back(self) -> None:
-        """Make an earlier snapshot the current one, sometimes while a driver is in its commit."""
+        """Make an earlier snapshot the current one, sometimes during a driver's commit."""
         table = self._stream.load()
         current = table.current_snapshot()
         known = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
         ancestors = []
         while current is not None and current.parent_snapshot_id in known:
             current = known[current.parent_snapshot_id]
-            # A rewrite by pyiceberg has two snapshots, and at the first one its rows are gone.
+            # A rewrite by pyiceberg creates two snapshots, and its rows are missing in the first one.
             if current.summary is None or current.summary.operation != Operation.DELETE:
                 ancestors.append(current)
         if not ancestors:
@@ -241,7 +234,6 @@ class IcebergCrashes:
             self._stream.expire()
 
     def _others(self) -> None:
-        """Another program appends, or rewrites all files."""
         self._foreign += 1
         if self.draw.random() < 0.7:
             self._stream.append_foreign(self._foreign)

@@ -1,4 +1,4 @@
-"""REST catalogs of Iceberg tables, from ``make iceberg-env``: that of Iceberg's own tests, and Nessie."""
+"""REST catalogs for Iceberg tables, from ``make iceberg-env``: the one of Iceberg's tests, and Nessie."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def running_rest_catalog(directory: Path) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def running_nessie(directory: Path, store: ObjectStore) -> Iterator[dict[str, str]]:
-    """Run Nessie, whose tables are in an object store, until the block ends.
+    """Run Nessie, with its tables in an object store, until the block ends.
 
     Yields:
         The properties with which ``pyiceberg`` enters it.
@@ -89,7 +89,7 @@ def running_nessie(directory: Path, store: ObjectStore) -> Iterator[dict[str, st
             "type": "rest",
             "uri": f"http://127.0.0.1:{port}/iceberg/main/",
             "warehouse": BUCKET,
-            # Nessie would sign the client's requests. Arrow's client of S3 signs its own.
+            # Nessie would sign the client's requests, but Arrow's S3 client signs its own.
             "header.X-Iceberg-Access-Delegation": "",
             "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
             "s3.access-key-id": KEY_ID,
@@ -106,7 +106,7 @@ def _jars(name: str) -> Path:
 
 
 def _newer_java() -> str:
-    """Return a Java of Debian's directories that runs Nessie."""
+    """Return a Java from Debian's directories that can run Nessie."""
     for release in sorted(JVM_ROOT.glob("*/release")):
         version = re.search(r'^JAVA_VERSION="(\d+)', release.read_text(), re.MULTILINE)
         if version and int(version[1]) >= NESSIES_JAVA:

@@ -1,7 +1,7 @@
-"""Reads a record of JSON as a task of Spark does, without Spark and without a broker; a program.
+"""Reads a JSON record as a task of Spark does, without Spark and without a broker; a program.
 
-The task brings its bytes: those that the driver read to find the end of the last record. Prints the reason
-why there is no native decoder, if there is none.
+The task has the bytes that the driver read to find the end of the last record. If the native decoder is
+missing, the program prints the reason.
 """
 
 from __future__ import annotations

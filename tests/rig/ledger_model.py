@@ -1,20 +1,20 @@
 """A model of tables and of the queries that write them, for the state machine over the ledger.
 
-A Delta table behaves as Delta was measured to: a transaction number that is not above the app id's highest is
-skipped in silence, a RESTORE keeps the numbers, neither it nor other commits conflict with an append, and old
-lines of the history are cleaned up. An Iceberg table takes a commit only on the snapshot that it was decided
-on, a rollback keeps its properties, and snapshots and earlier metadata expire.
+A Delta table behaves as measured: a transaction number that is not above the app id's highest is skipped
+silently, a RESTORE keeps the numbers, neither a RESTORE nor other commits conflict with an append, and old
+lines of the history are cleaned up. An Iceberg table accepts a commit only on the snapshot that it was
+decided on, a rollback keeps its properties, and snapshots and earlier metadata expire.
 
-A row has an identity: the journal and offset, or other source and number, of the record that it is made of,
-and the source of the query that read it. :func:`obvious_decision` compares sets of these and nothing else.
-A row of a committed message is of the record that commits it: the message itself lies there or before.
+A row has an identity: the journal and offset, or other source and number, of its record, and the source of
+the query that read it. :func:`obvious_decision` only compares sets of identities. A row of a committed
+message belongs to the record that commits it, which is the message itself or a later record.
 
-A journal that is deleted and created again keeps all its bytes, some of them or none, and gets others: each
-creation of a journal appends bytes of its own. A query compares as the source does, and stops, or brings the
-sink what it has found.
+A journal that is deleted and recreated keeps all, some or none of its bytes, and gets others: each recreation
+appends different bytes. A query compares bytes as the source does, and stops, or reports the difference to
+the sink.
 
-Which records a query takes for dead depends on its rules. Some rules are not deterministic: the second pass
-over a batch goes by others than the first.
+The records that a query treats as dead letters depend on its rules. Some rules are not deterministic: the
+second pass over a batch uses different rules.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ Position = Mapping[str, int] | str | None
 
 
 class Record(NamedTuple):
-    """A record: in a journal at an offset, each one byte long, or of another source."""
+    """A record: of one byte at an offset of a journal, or of another source."""
 
     source: str
     at: int
 
 
 class Row(NamedTuple):
-    """A record as one source of one query brought it."""
+    """A record as read by one source of one query."""
 
     record: Record
     query: str
@@ -69,7 +69,7 @@ class Row(NamedTuple):
 
     @property
     def place(self) -> Record:
-        """Where it begins: of a message that is not the record that commits it."""
+        """Where the row begins: at the message, which may be before the record that commits it."""
         return Record(self.record.source, self.offset)
 
 
@@ -88,26 +88,24 @@ for _name, _type in (trim.METADATA_COLUMNS | trim.COMMITTED_COLUMNS).items():
 
 
 def committed_at(at: int) -> int | None:
-    """Return which record commits the message at an offset: itself, or the one that ends its group of five.
+    """Return the record that commits the message at an offset: itself, or the end of its group of five.
 
-    None for that one, which is an acknowledgement and no message.
+    Return None for the end of a group, which is an acknowledgement and not a message.
     """
     group, place = divmod(at, 5)
     return {1: at, 4: None}.get(place, group * 5 + 4)
 
 
 def messages_of(record: Record, start: int) -> list[int]:
-    """Return the offsets of the messages that a record commits, of those that a query knows."""
+    """Return the offsets of the messages that a record commits and that a query knows."""
     return [at for at in range(max(start, record.at - 4), record.at + 1) if committed_at(at) == record.at]
 
 
 def bytes_of(intervals: Iterable[tuple[str, int, int]]) -> set[Record]:
-    """The record of each byte."""
     return {Record(journal, at) for journal, begin, end in intervals for at in range(begin, end)}
 
 
 def ranges_of(made: Write, batch: Batch) -> set[Record]:
-    """The records that a batch brings to its table and to the dead letters."""
     if made.new_ranges:
         return bytes_of((each.journal, each.begin, each.end) for each in made.new_ranges)
     begins, ends = (least_offsets(positions) for positions in (batch.begin, batch.end))
@@ -116,7 +114,7 @@ def ranges_of(made: Write, batch: Batch) -> set[Record]:
 
 @dataclass(frozen=True)
 class Mark:
-    """What the rows of a version are, and what was read and is not in them for a reason."""
+    """The rows of a version, and the records that are intentionally left out."""
 
     rows: tuple[Row, ...] = ()
     """As they were written, in order."""
@@ -155,26 +153,26 @@ class Mark:
     """The bytes of each journal up to the table's end, as the queries found them that wrote the rows."""
 
     def passed(self) -> set[Record]:
-        """Records that the table has, or is not to have."""
+        """Records that the table has, or intentionally lacks."""
         return {row.record for row in (*self.rows, *self.dead)} | self.left_out() | self.quiet
 
     def places(self) -> set[Record]:
-        """Where the rows begin."""
+        """The begins of the rows."""
         return {row.place for row in self.rows}
 
     def left_out(self) -> frozenset[Record]:
-        """Records whose rows are not in the table, for a reason."""
+        """Records whose rows are intentionally not in the table."""
         return self.holes | self.held | self.given_up
 
     def end_of(self, journal: str) -> int | None:
-        """Return the byte after the last record of a journal, None if it is not known."""
+        """Return the offset after the last record of a journal, None if it is unknown."""
         if (start := self.starts.get(journal)) is None:
             return None
         return max((each.at + 1 for each in self.passed() if each.source == journal), default=start)
 
 
 class SinkTable:
-    """A table of one app id: its commits, and a :class:`Mark` of each version. Rows may be dead letters."""
+    """A table of one app id: its commits, and a :class:`Mark` for each version. Rows may be dead letters."""
 
     def __init__(self, name: str = "t", app_id: str = APP) -> None:
         self.name = name
@@ -182,7 +180,6 @@ class SinkTable:
         self.delete()
 
     def delete(self) -> None:
-        """Forget the table: whoever writes next makes another."""
         self.history: list[HistoryRow] = []
         self.highest = -1
         """The highest transaction number ever."""
@@ -198,28 +195,24 @@ class SinkTable:
 
     @property
     def mark(self) -> Mark:
-        """Of the newest version."""
         return self.marks[-1] if self.marks else Mark()
 
     @property
     def changes(self) -> int:
-        """How often the table has changed."""
         return len(self.marks)
 
     def add_version(
         self, operation: str, mark: Mark, chain: tuple[LedgerEntry, ...], **parts: object
     ) -> None:
-        """Add a version."""
         self.marks.append(mark)
         self.chains.append(chain)
         self.history.append(HistoryRow(len(self.history), operation, **parts))  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
     def optimize(self) -> None:
-        """Add a version with the same rows."""
         self.add_version("OPTIMIZE", self.mark, self.standing())
 
     def write(self, entry: LedgerEntry, mark: Mark, *, on: int) -> bool:
-        """Append with a transaction number, or skip in silence; return whether it landed.
+        """Append with a transaction number, or skip silently; return whether it succeeded.
 
         Args:
             entry: The entry.
@@ -234,11 +227,9 @@ class SinkTable:
         return landed
 
     def replace(self) -> None:
-        """Put another table in its place, without a row."""
         self.add_version(min(REPLACING), Mark(), ())
 
     def restore(self, version: int, *, by_time: bool = False) -> None:
-        """Go back to a version, which is named or is what the table was at a time."""
         self.restored[len(self.history)] = version
         named = {"version": None if by_time else str(version)}
         moment = {"timestamp": f"moment {version}" if by_time else None}
@@ -246,28 +237,27 @@ class SinkTable:
         self.add_version("RESTORE", self.marks[version], chain, parameters=named | moment)
 
     def state(self) -> LedgerState:
-        """What the package finds in what is left of the history."""
+        """The result of the package's search in the remaining history."""
         shown = self.history[self.cleaned :][::-1]
         return read_state(lambda limit: shown[:limit], self.app_id, table=self.name)
 
     def standing(self) -> tuple[LedgerEntry, ...]:
-        """The entries of the visible rows, newest first, by a replay of the whole history."""
+        """The entries of the visible rows, newest first, from a replay of the complete history."""
         return self.chains[-1] if self.chains else ()
 
     def broken(self) -> bool:
-        """Whether the newest entry does not stand on the one it was decided on."""
+        """Whether the newest entry follows an entry other than the one it was decided on."""
         newest, before, *_ = (*self.standing(), None, None)
         return newest is not None and newest.parent != (before.attempt if before else None)
 
 
 class IcebergSinkTable(SinkTable):
-    """An Iceberg table: versions are the sequence numbers of its snapshots, the first of which is 1."""
+    """An Iceberg table: versions are the sequence numbers of its snapshots, which start at 1."""
 
     highest = -1
     """No commit is kept away by its transaction number."""
 
     def delete(self) -> None:
-        """Make the table, which has no snapshot yet."""
         self.history = []
         self.marks, self.chains = [Mark()], [()]
         self.cleaned, self.restored, self.searched = 0, {}, 0
@@ -282,22 +272,19 @@ class IcebergSinkTable(SinkTable):
 
     @property
     def mark(self) -> Mark:
-        """Of the current snapshot."""
         return self.marks[self.current]
 
     @property
     def changes(self) -> int:
-        """How often the table has changed."""
         return self._changes
 
     def standing(self) -> tuple[LedgerEntry, ...]:
-        """The entries of the visible rows, newest first."""
         return self.chains[self.current]
 
     def add_version(
         self, operation: str, mark: Mark, chain: tuple[LedgerEntry, ...], **parts: object
     ) -> None:
-        """Add a snapshot on the current one."""
+        """Add a snapshot after the current one."""
         self._change()
         super().add_version(operation, mark, chain, **parts)
         number, parent = len(self.marks) - 1, self.current or None
@@ -315,12 +302,11 @@ class IcebergSinkTable(SinkTable):
         return True
 
     def restore(self, version: int, *, by_time: bool = False) -> None:
-        """Make a snapshot the current one."""
         self._change()
         self.current = version
 
     def expire(self, numbers: Collection[int], *, names_parents: bool) -> None:
-        """Remove snapshots; whether their children go on naming them differs from program to program."""
+        """Remove snapshots; programs differ in whether the children of removed snapshots still name them."""
         self._change()
         self.cleaned = 1
         for number in numbers:
@@ -332,16 +318,16 @@ class IcebergSinkTable(SinkTable):
             }
 
     def clean_metadata(self, versions: int) -> None:
-        """Delete the files of earlier metadata but for the newest ones."""
+        """Delete earlier metadata files, except for the newest ones."""
         del self.earlier[versions:]
 
     def state(self) -> LedgerState:
-        """What the package finds in what is left of the table's metadata."""
+        """The result of the package's search in the remaining metadata."""
         rows = history_rows(self.current or None, self.ancestors, self.properties, lambda: self.earlier)
         return state_of(rows, self.properties, self.app_id, self.name)
 
     def _change(self) -> None:
-        """Keep the metadata as it was."""
+        """Save the current metadata as an earlier version."""
         self._changes += 1
         parents = {number: (each.parent_id, number) for number, each in self.ancestors.items()}
         self.earlier.insert(0, EarlierMetadata(len(self.marks) - 1, parents))
@@ -349,7 +335,7 @@ class IcebergSinkTable(SinkTable):
 
 @dataclass(repr=False)
 class Writer:
-    """A query: its sources, its checkpoint, and where it is in its batch."""
+    """A query: its sources, its checkpoint, and its state within its batch."""
 
     name: str
     sources: tuple[Source, ...]
@@ -396,11 +382,11 @@ class Writer:
         return f"Writer({self.name}, {self.planned}, commits={self.commits}, {self.ends[-2:]})"
 
     def forget(self) -> None:
-        """What a process loses when it is killed."""
+        """Discard everything that a killed process loses."""
         self.seen, self.steps, self.between = None, None, False
 
     def start(self, ledger: Mapping[str, Fingerprint]) -> None:
-        """What a process knows at its start: its position's fingerprints, but first the ledger's."""
+        """Load what a process knows at its start: fingerprints from its position, but first the ledger's."""
         position = self.prints.get(len(self.ends) - 1, {})
         self.memory = dict(position) | (dict(ledger) if self.resumes else {})
 
@@ -435,26 +421,26 @@ class Writer:
 
     @property
     def first(self) -> bool:
-        """Whether its batch is the one that pins where it starts."""
+        """Whether its batch is the one that pins the start."""
         return len(self.ends) == 1
 
     @property
     def bound(self) -> bool:
-        """Whether its rows follow from its own checkpoint only."""
+        """Whether its rows depend on its own checkpoint only."""
         return self.stateful or any(isinstance(source, str) for source in self.sources)
 
     @property
     def trims(self) -> bool:
-        """Whether it may leave out rows that the table has; what its state holds would come later."""
+        """Whether it may trim rows that the table has; rows in its state would only come later."""
         return self.allowed.trim and not self.stateful
 
     @property
     def splits(self) -> bool:
-        """Whether its rows can be split into dead letters and others."""
+        """Whether it can divide its rows into dead letters and others."""
         return len(self.sources) == 1 and not isinstance(self.sources[0], str)
 
     def misfits(self, rows: Iterable[Row], *, again: bool = False) -> tuple[Row, ...]:
-        """Those that its rules have for dead, in the first pass over a batch or the second."""
+        """The dead letters by its rules, in the first or the second pass over a batch."""
         rules = self.second if again and self.second is not None else self.rules
         return tuple(row for row in rows if (row.offset + rules) % 3 == 0)
 
@@ -462,7 +448,7 @@ class Writer:
         """Return where the messages of a journal begin that a source knows.
 
         Args:
-            number: Of the source.
+            number: Number of the source.
             journal: The journal.
             first: Where the source begins to read it, if it has no position yet.
         """
@@ -473,7 +459,7 @@ class Writer:
         return self.known.get(journal, begun[journal])
 
     def rows_between(self, number: int, begin: Mapping[str, int], end: Mapping[str, int]) -> Iterator[Row]:
-        """Yield the rows of a source between two positions, the second of which is not planned yet."""
+        """Yield the rows of a source between two positions, where the second is not yet planned."""
         for journal, until in sorted(end.items()):
             for at in range(since := begin.get(journal, until), until):
                 record, messages = Record(journal, at), [at]
@@ -482,7 +468,7 @@ class Writer:
                 yield from (Row(record, self.name, number, message) for message in messages)
 
     def starts(self) -> dict[str, int]:
-        """Return where the messages of each journal begin, if it reads such."""
+        """Return where the messages of each journal begin, for a query that reads messages."""
         ends = enumerate(self.ends[-1] if self.committed else ())
         return {
             journal: self.start_of(number, journal, at)
@@ -492,7 +478,7 @@ class Writer:
         }
 
     def batch(self) -> Batch:
-        """The batch to be run: the last one planned."""
+        """The batch to run: the last one planned."""
         begin = () if self.first else _positions(self.ends[-2])
         return Batch(
             "t",
@@ -511,9 +497,10 @@ class Writer:
         )
 
     def is_of_another_journal(self, mark: Mark) -> bool:
-        """Whether a journal of its batch has other bytes than the table's rows were read from.
+        """Whether a journal of its batch has other bytes than those that the table's rows were read from.
 
-        One that has stood still for two batches is recognized when it moves, before any row of it is written.
+        A journal that has not moved for two batches is detected when it moves, before any row of it is
+        written.
         """
         batch = len(self.ends) - 1
         named = self.prints.get(batch, {}).keys() | self.prints.get(batch - 1, {}).keys()
@@ -526,7 +513,7 @@ class Writer:
         )
 
     def moves(self) -> Iterator[tuple[str, int, int]]:
-        """Yield the range of each journal: without a begin it is being pinned, and has no rows."""
+        """Yield the range of each journal; without a begin the journal is being pinned, and has no rows."""
         for number, end in enumerate(self.ends[-1]):
             if isinstance(end, Mapping):
                 begin = {} if self.first else self.ends[-2][number]
@@ -534,13 +521,12 @@ class Writer:
                     yield journal, begin.get(journal, until) if isinstance(begin, Mapping) else until, until
 
     def emitted(self) -> tuple[Row, ...]:
-        """The rows of that batch."""
         if not self.stateful:
             return self.read[-1]
         return () if self.first else self.read[-2]
 
     def emits(self, kept: tuple[NewRange, ...]) -> tuple[Row, ...]:
-        """Those of its rows that a decision keeps."""
+        """The rows of the batch that a decision keeps."""
         if not kept:
             return self.emitted()
         ranges = {each.journal: range(each.since, each.end) for each in kept}
@@ -553,20 +539,20 @@ class Writer:
         )
 
     def quiet(self) -> set[Record]:
-        """The records that it has read in the batch and that commit no message."""
+        """The records in the batch that commit no message."""
         moves = self.moves() if self.committed else ()
         read = {Record(journal, at) for journal, since, until in moves for at in range(since, until)}
         return read - {row.record for row in self.read[-1]}
 
     def read_twice(self) -> frozenset[str]:
-        """Journals of which two of its sources have a position."""
+        """Journals that two of its sources have positions of."""
         journals = [journal for journal, _, _ in self.moves()]
         return frozenset(each for each in journals if journals.count(each) > 1)
 
     def mark_after(
         self, before: Mark, entry: LedgerEntry, rows: tuple[Row, ...], dead: Iterable[Row] = ()
     ) -> Mark:
-        """What a table is with some rows of its batch, where others are dead letters."""
+        """Return the table's mark after some rows of the batch are written, with others as dead letters."""
         continues = not self.first and self.planned[-2] == before.planned
         content = dict(before.content)
         for journal, found in self.content.get(len(self.ends) - 1, {}).items():
@@ -602,8 +588,6 @@ def _positions(ends: tuple[Position, ...]) -> Positions:
 
 @dataclass(frozen=True)
 class Expected:
-    """What becomes of a batch."""
-
     rows: frozenset[Row] | None = None
     """The rows that come into the table; None if it is refused."""
     may_be_refused: bool = False
@@ -617,7 +601,7 @@ REFUSED = Expected()
 
 
 def obvious_decision(mark: Mark, newest: str | None, writer: Writer) -> Expected:
-    """Return what becomes of a batch, of a table whose newest entry stands on the one it was decided on.
+    """Return the outcome of a batch, for a table whose newest entry follows the one it was decided on.
 
     Args:
         mark: The table.
@@ -630,7 +614,7 @@ def obvious_decision(mark: Mark, newest: str | None, writer: Writer) -> Expected
         return REFUSED
     if mark.committed != writer.committed or _knows_too_little(mark, writer):
         return REFUSED
-    # Whoever sets a fence takes the turn of the other copies of a checkpoint.
+    # A new fence invalidates the other copies of a checkpoint.
     fence = mark.fence
     refused = fence is not None and (writer.bound or mark.stateful or fence.stateful)
     if mark.planned == writer.planned[-1]:
@@ -645,25 +629,25 @@ def obvious_decision(mark: Mark, newest: str | None, writer: Writer) -> Expected
 
 
 def _knows_too_little(mark: Mark, writer: Writer) -> bool:
-    """Whether messages that the table wants were before those that a query knows."""
+    """Return whether the table needs messages from before those that a query knows."""
     several = mark.twice | writer.read_twice()
     starts = [each for each in writer.starts().items() if each[0] not in several]
     return any(start > mark.starts.get(journal, start) for journal, start in starts)
 
 
 def _follows(mark: Mark, writer: Writer) -> bool:
-    """Whether state and other sources of a query go on, or begin on somebody's word."""
+    """Return whether state and other sources of a query continue, or start with the user's permission."""
     if not (writer.bound or mark.stateful):
         return True
     if not writer.first:
         return mark.planned == writer.planned[-2]
-    another = writer.name != mark.query  # Else it is an older copy of the checkpoint.
+    another = writer.name != mark.query  # Otherwise it is an older copy of the checkpoint.
     taken = mark.fence is not None and mark.fence[:2] == (writer.name, 0)
     return another and (writer.allowed.restart or taken or not (mark.stateful or mark.texts))
 
 
 def _by_journal(mark: Mark, writer: Writer) -> Expected:
-    """Return what becomes of a batch of a query that may continue the table."""
+    """Return the outcome of a batch for a query that may continue the table."""
     behind, moved = False, any(isinstance(end, str) for end in writer.ends[-1]) and writer.first
     for journal, since, until in writer.moves():
         at = mark.end_of(journal)
@@ -683,6 +667,6 @@ def _by_journal(mark: Mark, writer: Writer) -> Expected:
         return REFUSED
     passed = mark.passed() if behind else set()
     rows = frozenset(row for row in writer.emitted() if row.record not in passed)
-    # Another source's part of the table is not told from that of a source of the same number.
+    # A source's part of the table cannot be distinguished from that of another source with the same number.
     several = mark.several or len(writer.sources) > 1
     return Expected(rows, behind and several, entry=not behind and (writer.bound or mark.stateful))

@@ -1,8 +1,9 @@
-"""What nodes of a replicated log did, and whether the log kept its promises to them. Pure.
+"""Checks a recorded run of a replicated log against the log's promises. Pure.
 
-A history has what was acknowledged, what each replica applied in order, and who took the log over when. It is
-sound if the replicas agree, nothing came twice, nothing acknowledged is missing or in another order, versions
-went up by one, and each new primary had applied all that its predecessors ever had acknowledged.
+A history records what was acknowledged, what each replica applied in order, and who took the log over when.
+It is valid if the replicas agree, nothing was applied twice, nothing acknowledged is missing or in another
+order, versions went up by one, and each new primary had applied everything that its predecessors ever had
+acknowledged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Step: TypeAlias = str | int
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """An entry that a writer was told is in the log."""
+    """An entry whose writer got an acknowledgement."""
 
     entry: str
     writer: str
@@ -28,8 +29,6 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A node that became primary."""
-
     writer: str
     took_over_at: int
     """Offset in the log from which on the writer is the only one."""
@@ -39,8 +38,6 @@ class Promotion:
 
 @dataclass(slots=True)
 class History:
-    """What a run recorded."""
-
     acknowledged: list[Acknowledged] = field(default_factory=list)
     promotions: list[Promotion] = field(default_factory=list)
     replicas: dict[str, list[Step]] = field(default_factory=dict)
@@ -48,7 +45,7 @@ class History:
 
 
 def problems(history: History) -> list[str]:
-    """Return every promise that was broken; none of a sound history."""
+    """Return every broken promise; an empty list for a valid history."""
     return [
         *_twice(history),
         *_versions(history),
@@ -94,7 +91,7 @@ def _lost(history: History) -> Iterator[str]:
 
 
 def _order(history: History) -> Iterator[str]:
-    """Yield entries that were begun after another one was acknowledged, and are before it in the log."""
+    """Yield entries that were begun after another one was acknowledged, but precede it in the log."""
     steps = next(iter(history.replicas.values()), [])
     place = {step: at for at, step in reversed(list(enumerate(steps)))}
     known = [each for each in history.acknowledged if each.entry in place]

@@ -1,10 +1,10 @@
-"""Nodes that replicate a log through a bad network, and are killed and promoted at random.
+"""Nodes that replicate a log over an unreliable network, and are killed and promoted at random.
 
-Each node has its own connection to the broker, by a proxy. As a secondary it fetches and applies; its "disk"
-keeps what it has applied, with the offset, over a kill. Elected, it takes the log over, fetches the rest, and
-commits entries until it is fenced: nobody tells an old primary. The nemesis breaks connections, loses
-answers, makes partitions, kills nodes and elects primaries, by a seed. What was recorded is judged by
-:mod:`tests.rig.log_history`.
+Each node has a separate connection to the broker, through a proxy. As a secondary it fetches and applies; its
+"disk" keeps the applied entries and the offset when it is killed. A node that is elected takes the log over,
+fetches the rest, and commits entries until it is fenced: nobody notifies an old primary. The nemesis breaks
+connections, loses responses, makes partitions, kills nodes and elects primaries, from a seed.
+:mod:`tests.rig.log_history` checks the recorded run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ SILENT = Toxics(silent=True)
 
 @dataclass(slots=True)
 class Run:
-    """What is common to the nodes of a run."""
-
     journal: str
     endpoint: str
     history: History = field(default_factory=History)
@@ -52,7 +50,7 @@ class Run:
 
 
 class Node:
-    """A node: a thread that plays secondary or primary until the run is over."""
+    """A thread that acts as secondary or primary until the run is over."""
 
     def __init__(self, run: Run, name: str, proxy: TcpProxy, seed: int) -> None:
         self.name = name
@@ -74,7 +72,7 @@ class Node:
                 self.killed.clear()
                 self.elected.clear()
                 client = Client(self.proxy.endpoint, timeout_s=3, connect_timeout_s=SOON)
-                # A network that fails a call ends this life and no more.
+                # A network failure ends only this life of the node.
                 with client, suppress(GazetteError):
                     self._replicate(client)
         except BaseException as error:  # noqa: BLE001 - told at the end of the run
@@ -98,7 +96,7 @@ class Node:
                         self._be_primary(client, receiver)
 
     def apply(self, entry: bytes | Checkpoint, receiver: Receiver) -> None:
-        """Apply an entry, and keep where the log goes on: all or nothing, as a transaction would."""
+        """Apply an entry and record where the log continues, atomically, as in a transaction."""
         step: Step = entry.decode() if isinstance(entry, bytes) else receiver.version
         self.applied.append(step)
         if isinstance(step, int):
@@ -134,7 +132,8 @@ class Node:
                         with writer.checkpointing(version):
                             version += 1
                     except InvalidVersionError as error:
-                        # One without an answer was made all the same; nobody else can have made it.
+                        # A checkpoint without a response was made all the same; no other node can have made
+                        # it.
                         version = error.actual
                     except LogFencedError:
                         raise
@@ -157,8 +156,6 @@ class Node:
 
 
 class Nemesis:
-    """Does harm to nodes by a seed."""
-
     def __init__(self, run: Run, nodes: list[Node], client: Client, choose: random.Random) -> None:
         self._run = run
         self._nodes = nodes
@@ -176,7 +173,7 @@ class Nemesis:
         ]
 
     def work(self, seconds: float) -> None:
-        """Elect a primary, have an answer of it lost, elect another; then do this and that at random."""
+        """Elect a primary, lose one of its responses, elect another; then do random harm."""
         deadline = monotonic() + seconds
         self._elect(self._nodes[0])
         _wait(lambda: self._nodes[0].is_primary)
@@ -192,7 +189,7 @@ class Nemesis:
             sleep(self._choose.uniform(0.05, 0.4))
 
     def _commits_on(self, node: Node, known: int) -> bool:
-        """Whether more of a node's entries were acknowledged since than can have been under way."""
+        """Return whether more of a node's entries were acknowledged since than can have been in progress."""
         since = self._run.history.acknowledged[known:]
         return sum(each.entry.startswith(f"{node.name}-") for each in since) > BURST
 
@@ -200,19 +197,19 @@ class Nemesis:
         node.proxy.cut()
 
     def _lose_answer(self, node: Node) -> None:
-        """Let appends through and no answer, break the connection, and wait for the next try."""
+        """Pass appends on without their responses, break the connection, and wait for the next attempt."""
         node.proxy.to_client = SILENT
         head = self._client.write_head(self._run.journal)
         with suppress(TimeoutError):
             _wait(lambda: self._client.write_head(self._run.journal) > head, 1.0)
         known = len(self._run.history.acknowledged)
-        # In this order, or the answer may slip through.
+        # In this order, or the response may get through.
         node.proxy.cut()
         node.proxy.to_client = CLEAN
         _wait(lambda: not node.is_primary or len(self._run.history.acknowledged) > known)
 
     def _part(self, node: Node) -> None:
-        """Nothing gets through for a while, and connections stay: what is on its way comes late."""
+        """Block all traffic for a while without closing connections, so that it arrives late."""
         node.proxy.to_client = node.proxy.to_server = SILENT
         sleep(self._choose.uniform(0.2, 1.0))
         node.proxy.to_client = node.proxy.to_server = CLEAN
@@ -224,7 +221,7 @@ class Nemesis:
 
     def _kill(self, node: Node) -> None:
         node.killed.set()
-        node.elected.set()  # Ends a fetch at once.
+        node.elected.set()  # Ends a fetch immediately.
 
     def _elect(self, node: Node) -> None:
         node.elected.set()
@@ -239,7 +236,6 @@ def _wait(condition: Callable[[], bool], timeout_s: float = SOON) -> None:
 
 
 def run_nodes(endpoint: str, journal: str, *, seed: int, seconds: float) -> Run:
-    """Let nodes replicate a new log for a while; return what they recorded."""
     run = Run(journal, endpoint)
     choose = random.Random(seed)
     with ExitStack() as stack:
@@ -265,7 +261,7 @@ def run_nodes(endpoint: str, journal: str, *, seed: int, seconds: float) -> Run:
 
 
 def _read_to_the_end(run: Run, nodes: list[Node], client: Client, choose: random.Random) -> None:
-    """Have each node apply the rest, and fresh replicas begin at the beginning and in the middle."""
+    """Make each node apply the rest, and start fresh replicas at the beginning and in the middle."""
     fresh = Node(run, "fresh", nodes[0].proxy, 0)
     for node in (fresh, *nodes):
         _drain(run, node, client)
@@ -276,7 +272,7 @@ def _read_to_the_end(run: Run, nodes: list[Node], client: Client, choose: random
         middle = Node(run, f"from-{record.begin}", nodes[0].proxy, 0)
         middle.offset = record.begin
         _drain(run, middle, client)
-        # What it has not read itself, it has by a snapshot.
+        # A snapshot provides what the replica has not read itself.
         before = fresh.applied[: len(fresh.applied) - len(middle.applied)]
         run.history.replicas[middle.name] = before + middle.applied
 

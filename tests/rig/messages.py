@@ -1,4 +1,4 @@
-"""Messages as an application defines them, one class for each framing."""
+"""Messages as an application defines them, with one class for each framing."""
 
 from __future__ import annotations
 
@@ -15,27 +15,22 @@ from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON,
 
 @dataclass
 class Stamped:
-    """A message's UUID."""
-
     stamp: uuid.UUID = field(default=NIL_UUID, kw_only=True)
 
     def get_uuid(self) -> uuid.UUID:
-        """Return the UUID."""
         return self.stamp
 
     def set_uuid(self, stamp: uuid.UUID) -> None:
-        """Set the UUID."""
         self.stamp = stamp
 
 
 @dataclass
 class Document(Stamped):
-    """A JSON document that keeps its UUID at ``/_meta/uuid``."""
+    """A JSON document with its UUID at ``/_meta/uuid``."""
 
     fields: dict[str, Any] = field(default_factory=dict)
 
     def new_acknowledgement(self, _journal: str) -> Message:
-        """Return a document of nothing but its UUID."""
         return Document()
 
     def __bytes__(self) -> bytes:
@@ -44,12 +39,12 @@ class Document(Stamped):
 
 @dataclass
 class Record(Stamped):
-    """A record of CSV that keeps its UUID in the first column."""
+    """A CSV record with its UUID in the first column."""
 
     columns: list[str]
 
     def new_acknowledgement(self, _journal: str) -> Message:
-        """Return a record of as many columns, as Gazette's reader demands."""
+        """Return a record with the full number of columns, which Gazette's reader requires."""
         return Record([""] * len(self.columns))
 
     def __bytes__(self) -> bytes:
@@ -60,12 +55,11 @@ class Record(Stamped):
 
 @dataclass
 class Payload(Stamped):
-    """A protobuf message that keeps its UUID in field 1, and a number in field 2."""
+    """A protobuf message with its UUID in field 1, and a number in field 2."""
 
     number: int = 0
 
     def new_acknowledgement(self, _journal: str) -> Message:
-        """Return a message without a number."""
         return Payload()
 
     def __bytes__(self) -> bytes:

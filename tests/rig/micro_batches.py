@@ -1,4 +1,4 @@
-"""Applications for tests of the consumer framework, and what they must give, told by a plain model."""
+"""Applications for tests of the consumer framework, and their expected results from a simple model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from tests.rig.messages import Document
 
 
 def read_document(record: bytes) -> Document:
-    """Return the document of a record."""
     fields = json.loads(record)
     stamp = uuid.UUID(fields.pop("_meta")["uuid"])
     return Document(fields, stamp=stamp)
@@ -35,24 +34,21 @@ class WordCount(Application[JsonStore]):
     """Counts words, and publishes each new total of a word at the end of a transaction."""
 
     def __init__(self, output: str, *, echoes: bool = False) -> None:
-        """Publish to a journal: totals, and with ``echoes`` where each message was, too."""
+        """Publish totals to a journal, and with ``echoes`` also the position of each message."""
         self.output = output
         self.echoes = echoes
         self.changed: set[tuple[str, str]] = set()
         """Words of the transaction, by shard."""
 
     def new_store(self, shard: Shard) -> JsonStore:
-        """Return a store of totals by word."""
         return shard.json_store(initial={})
 
     def new_message(self, _spec: pb.JournalSpec, record: bytes) -> Message:
-        """Return the record's document."""
         return read_document(record)
 
     def consume_message(
         self, shard: Shard, store: JsonStore, envelope: Envelope, publisher: Publisher
     ) -> None:
-        """Count the document's words."""
         if split_uuid(envelope.message.get_uuid())[2] == ACK_TXN:
             return
         assert isinstance(envelope.message, Document)
@@ -66,11 +62,9 @@ class WordCount(Application[JsonStore]):
             self.changed.add((shard.spec.id, word))
 
     def refuses(self, word: str) -> bool:
-        """Say whether a word may not be counted."""
         return word == "poison"
 
     def finalize_txn(self, shard: Shard, store: JsonStore, publisher: Publisher) -> None:
-        """Publish the totals that changed."""
         for shard_id, word in sorted(self.changed):
             if shard_id == shard.spec.id:
                 total = Document({"shard": shard_id, "word": word, "total": store.state[word]})
@@ -82,28 +76,25 @@ class WordCount(Application[JsonStore]):
 
 
 class KeyedWordCount(WordCount):
-    """The same of documents of one word, which is the key."""
+    """The same for documents of one word, which is the key."""
 
     def key_of(self, envelope: Envelope) -> str:
-        """Return the document's word."""
         assert isinstance(envelope.message, Document)
         return str(envelope.message.fields["text"])
 
 
 class Refusing(WordCount):
-    """Counts the word ``poison``, too, unless a file is there."""
+    """Refuses the word ``poison`` only while a file exists."""
 
     def __init__(self, output: str, refusal: str) -> None:
         super().__init__(output)
         self.refusal = refusal
 
     def refuses(self, word: str) -> bool:
-        """Say whether a word may not be counted."""
         return super().refuses(word) and Path(self.refusal).exists()
 
 
 def counted(texts: Iterable[str]) -> dict[str, int]:
-    """Return how often each word is in some texts."""
     totals: dict[str, int] = {}
     for text in texts:
         for word in text.split():
@@ -117,7 +108,7 @@ class FencedOffError(GazetteError):
 
 @dataclass
 class MemoryTable:
-    """A state table in memory. Engines that share one fence each other off."""
+    """An in-memory state table. Engines that share one fence each other off."""
 
     opened: int = 0
     state: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
@@ -128,18 +119,15 @@ class MemoryTable:
 
 @dataclass
 class MemoryResults:
-    """Results of a micro-batch's tasks."""
-
     rows: list[Result]
 
     def summary(self) -> Iterator[Result]:
-        """Return all rows but those of state."""
         return (row for row in self.rows if row.kind not in (STATE, DOCUMENT))
 
 
 @dataclass
 class MemoryEngine:
-    """Runs the tasks of a host in this process, one after the other, as Spark does in several."""
+    """Runs the tasks of a host in this process, one after the other."""
 
     table: MemoryTable
     app: Application[Any]
@@ -149,7 +137,6 @@ class MemoryEngine:
     turn: int = 0
 
     def open(self) -> Opened:
-        """Open the table."""
         self.table.opened += 1
         self.turn = self.table.opened
         found = {shard: pc.Checkpoint.FromString(data) for shard, data in self.table.checkpoints.items()}

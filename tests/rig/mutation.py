@@ -49,7 +49,6 @@ KILLED = ("killed", "timed out")
 
 
 def copy_tree(to: Path) -> None:
-    """Copy the files that Git tracks, as they are now."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
     for name in [*names.stdout.rstrip("\0").split("\0"), LIBRARY]:
         if (ROOT / name).is_file():
@@ -58,7 +57,7 @@ def copy_tree(to: Path) -> None:
 
 
 def code_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return a function's code without its name and its texts."""
+    """Return a function's code without its name and its string literals."""
     for node in ast.walk(function):
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
             node.value = ""
@@ -66,7 +65,7 @@ def code_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def draw(mutated: Path, number: int, seed: int) -> list[str]:
-    """Draw mutants of a module, except those that change only a text: most texts are parts of errors."""
+    """Draw mutants of a module, except those that change only a string: most strings are parts of errors."""
     names = json.loads(mutated.with_name(f"{mutated.name}.meta").read_text())["exit_code_by_key"]
     nodes = list(ast.walk(ast.parse(mutated.read_text() if names else "")))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -108,7 +107,7 @@ def run_all(number: int, seed: int) -> float:
     for meta in sorted(Path("gazette_spark").rglob("*.meta")):
         survivors, outcomes = [], Counter[str]()
         for mutant in draw(meta.with_suffix(""), number, seed):
-            # Examples before searches: most mutants die in the first second.
+            # Examples run before searches: most mutants die in the first second.
             tests = tests_of.get(mutant.rpartition("__mutmut_")[0], [])
             outcome = run(mutant, sorted(tests, key=lambda test: ("/property/" in test, test)))
             outcomes[outcome] += 1
@@ -123,7 +122,6 @@ def run_all(number: int, seed: int) -> float:
 
 
 def main() -> None:
-    """Make the mutants in a copy of the tree, and run a sample of them there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--mutants", type=int, default=30, help="number of mutants of each module")
     parser.add_argument("--seed", type=int, default=31, help="seed of the draw")
@@ -136,9 +134,9 @@ def main() -> None:
     tree = ROOT / ".cache" / "mutation"
     shutil.rmtree(tree, ignore_errors=True)
     copy_tree(tree)
-    # All mutants meet the same examples: under CI, Hypothesis draws them from a test's name and stores none.
+    # All mutants get the same examples: under CI, Hypothesis derives them from a test's name and stores none.
     environment = {**os.environ, "CI": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": ""}
-    # mutmut refuses a mutant that does not exist. By then, it has made all others and has run the tests once.
+    # mutmut refuses a mutant that does not exist. By then, it has created all others and run the tests once.
     command = ["mutmut", "run", "--max-children", "1", "none"]
     with (tree / "mutmut.log").open("w") as log:
         subprocess.run(command, cwd=tree, env=environment, stdout=log, stderr=log, check=False)

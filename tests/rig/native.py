@@ -1,4 +1,4 @@
-"""The native decoder in tests: whether it is there, and processes with and without it."""
+"""The native decoder in tests: whether it is available, and processes with and without it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from gazette_spark._formats import library
 
 @cache
 def cargo_runs() -> bool:
-    """Tell whether Rust is installed."""
     try:
         return subprocess.run(["cargo", "--version"], capture_output=True, check=False).returncode == 0
     except OSError:
@@ -23,7 +22,7 @@ def cargo_runs() -> bool:
 
 
 def require_library() -> None:
-    """Skip a test where the library was not built; on CI it must have been, if Rust is installed."""
+    """Skip a test if the library was not built; on CI it must be built if Rust is installed."""
     library.library.cache_clear()
     absence = library.library().absence
     if absence and os.environ.get("CI") == "true" and cargo_runs():
@@ -34,7 +33,6 @@ def require_library() -> None:
 
 @contextmanager
 def without_library() -> Iterator[None]:
-    """Switch the native decoder off."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(library.SWITCH, "0")
         library.library.cache_clear()

@@ -1,11 +1,11 @@
-"""Runs notebooks: in a kernel, as a reader does, or in this process, in the session of the tests.
+"""Runs notebooks: in a kernel, as a reader does, or in this process, in the tests' Spark session.
 
 ``python -m tests.rig.notebooks [NAME …]`` runs them in a kernel and stores their outputs, for GitHub to show.
-Each code cell keeps a digest of the code that ran up to its end, so a test finds outputs that are not of the
-code beside them. The first plot of each is a picture of the docs, too.
+Each code cell stores a digest of the code up to its end, so that a test detects outputs of older code. The
+first plot of each notebook is also a picture of the docs.
 
-Notebooks of ``notebooks/databricks`` take ``spark``, ``dbutils``, ``display`` and a broker from their
-workspace: stand-ins of ``tests.rig.databricks`` are in its place.
+Notebooks of ``notebooks/databricks`` get ``spark``, ``dbutils``, ``display`` and a broker from their
+workspace, which ``tests.rig.databricks`` stands in for.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ Notebook = Any
 
 
 def paths() -> list[Path]:
-    """Return all notebooks."""
     return sorted(FOLDER.rglob("*.ipynb"))
 
 
@@ -61,17 +60,14 @@ def name_of(path: Path) -> str:
 
 
 def needs_workspace(path: Path) -> bool:
-    """Say whether a notebook is for Databricks."""
     return path.parent.name == "databricks"
 
 
 def read(path: Path) -> Notebook:
-    """Return a notebook."""
     return nbformat.read(path, as_version=4)
 
 
 def code_cells(notebook: Notebook) -> list[Notebook]:
-    """Return the cells that run."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
@@ -84,13 +80,13 @@ def digests(notebook: Notebook) -> Iterator[str]:
 
 
 def stale(notebook: Notebook) -> list[str]:
-    """Return the ids of the code cells whose outputs are not of the code up to there."""
+    """Return the ids of the code cells with outputs of other code."""
     pairs = zip(code_cells(notebook), digests(notebook), strict=True)
     return [cell.id for cell, digest in pairs if cell.metadata.get(DIGEST) != digest]
 
 
 def run_in_kernel(path: Path, directory: Path) -> Notebook:
-    """Run a notebook in a fresh kernel, which ends with it; return it with its outputs.
+    """Run a notebook in a new kernel, and return it with its outputs.
 
     Args:
         path: The notebook.
@@ -117,7 +113,7 @@ def run_in_kernel(path: Path, directory: Path) -> Notebook:
     NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
-        coalesce_streams=True,  # Otherwise the pauses between two lines show in the file.
+        coalesce_streams=True,  # Otherwise, pauses between two lines appear in the file.
         kernel_name="python3",
         resources={"metadata": {"path": str(directory)}},
     ).execute(env=env)
@@ -131,12 +127,12 @@ def _code(source: str) -> Notebook:
 
 
 def store(path: Path, notebook: Notebook) -> None:
-    """Write a notebook that has run, with nothing in it that differs from one machine to the next."""
+    """Write a notebook with its outputs, without anything that differs between machines."""
     for count, (cell, digest) in enumerate(zip(code_cells(notebook), digests(notebook), strict=True), 1):
         cell.metadata = nbformat.from_dict({DIGEST: digest})
         cell.execution_count = count
-        # A revision or a count that a call returns by the way looks like a result. The line that Spark is
-        # starting names a folder of this machine.
+        # A revision or a count that a call returns incidentally looks like a result. The line that says that
+        # Spark is starting contains a folder of this machine.
         cell.outputs = [
             output
             for output in cell.outputs
@@ -161,7 +157,7 @@ def run_here(path: Path, names: dict[str, Any]) -> int:
 
     Args:
         path: The notebook.
-        names: What its cells find, as in a workspace; it gets all that they define.
+        names: Names that its cells use, as in a workspace; the names that they define are added.
     """
     from matplotlib import pyplot as plt
 
@@ -183,18 +179,15 @@ def run_here(path: Path, names: dict[str, Any]) -> int:
 
 
 def plots(notebook: Notebook) -> list[bytes]:
-    """Return the stored plots, as PNG."""
     found = [output.get("data", {}) for cell in code_cells(notebook) for output in cell.outputs]
     return [base64.b64decode(data["image/png"]) for data in found if "image/png" in data]
 
 
 def picture_of(path: Path) -> Path:
-    """Return the file of a notebook's first plot."""
     return PICTURES / f"{path.stem}.png"
 
 
 def main(wanted: list[str]) -> None:
-    """Run notebooks, all of them unless some are named, and store their outputs."""
     known = {name_of(path): path for path in paths()}
     if unknown := set(wanted) - set(known):
         raise SystemExit(f"no notebook {', '.join(sorted(unknown))}; there are {', '.join(known)}")

@@ -1,6 +1,6 @@
 """A bucket on a real S3 server, behind a proxy that records requests and can make them fail.
 
-The server is S3Proxy, which ``make s3-server`` fetches. It keeps objects as files that are named by their
+The server is S3Proxy, which ``make s3-server`` fetches. It stores objects as files that are named by their
 keys, so another program can read a table in the bucket as a directory.
 """
 
@@ -41,10 +41,10 @@ LOGBACK = """<configuration>
 
 
 class ObjectStore:
-    """The bucket, and what the proxy in front of it does and has seen."""
+    """The bucket, and the faults and the recorded requests of the proxy in front of it."""
 
     def __init__(self, directory: Path, endpoint: str) -> None:
-        """Name the bucket's places.
+        """Set the bucket's addresses.
 
         Args:
             directory: Directory of the server; the proxy finds its orders there.
@@ -54,7 +54,7 @@ class ObjectStore:
         self._faults = Faults(directory)
 
     def empty(self) -> None:
-        """Delete all objects, and what is left of an earlier test."""
+        """Delete all objects, and any configuration of an earlier test."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
         self._faults.clear()
@@ -68,35 +68,31 @@ class ObjectStore:
         return [key for recorded, key in self._faults.requests() if recorded == kind]
 
     def forget_requests(self) -> None:
-        """Forget the requests up to now."""
         self._faults.log.unlink(missing_ok=True)
 
     def lose_answer(self, suffix: str) -> None:
-        """Break the connection once, after the server has stored an object whose key ends so."""
+        """Break the connection once, after the server has stored an object whose key has this ending."""
         self._faults.lost_answer.write_text(suffix)
 
     def loses_answer(self) -> bool:
-        """Return whether the answer has yet to be lost."""
         return self._faults.lost_answer.exists()
 
     def ignore_conditions(self) -> None:
-        """Store every object from now on, whether it has to be absent or not."""
+        """From now on, store every object even if its conditions fail."""
         self._faults.careless.touch()
 
     def slow_down(self, requests: int) -> None:
-        """Answer so many requests with 503 SlowDown, as S3 does under load."""
+        """Respond to the next requests with 503 SlowDown, as S3 does under load."""
         self._faults.refusals.write_text("s" * requests)
 
     def break_connections(self, requests: int) -> None:
-        """Close the connections of so many requests without an answer."""
+        """Close the connections of the next requests without a response."""
         self._faults.refusals.write_text("b" * requests)
 
     def recover(self) -> None:
-        """Answer all requests from now on."""
         self._faults.refusals.unlink(missing_ok=True)
 
     def options(self, **changes: str) -> dict[str, str]:
-        """Return the storage options of deltalake."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ALLOW_HTTP": "true",
@@ -106,19 +102,17 @@ class ObjectStore:
         } | changes
 
     def url(self, path: str) -> str:
-        """Return the URL of a prefix as pyarrow takes it."""
         host = self.endpoint.removeprefix("http://")
         where = f"endpoint_override={host}&scheme=http&region=us-east-1"
         return f"s3://{KEY_ID}:{SECRET}@{BUCKET}/{path}?{where}"
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the keys that begin so, in order."""
         files = (path for path in self.root.rglob("*") if path.is_file())
         return sorted(key for path in files if (key := str(path.relative_to(self.root))).startswith(prefix))
 
 
 class Faults:
-    """What the tests and the proxy tell each other, as files: they are two processes."""
+    """State that the tests and the proxy share as files, because they are two processes."""
 
     def __init__(self, directory: Path) -> None:
         self.log = directory / "requests"
@@ -127,29 +121,27 @@ class Faults:
         self.refusals = directory / "refusals"
 
     def clear(self) -> None:
-        """Forget everything."""
         for file in (self.log, self.lost_answer, self.careless, self.refusals):
             file.unlink(missing_ok=True)
 
     def record(self, kind: str, key: str) -> None:
-        """Record a request."""
         with self.log.open("a") as file:
             file.write(f"{kind}\t{key}\n")
 
     def requests(self) -> list[tuple[str, str]]:
-        """Return the requests up to now: kind and key."""
+        """Return the requests so far: kind and key."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [(kind, key) for kind, _, key in (line.partition("\t") for line in lines)]
 
     def takes_lost_answer(self, key: str) -> bool:
-        """Return, once, whether the answer to a put of this key is the one to be lost."""
+        """Return whether the response to a put of this key is to be lost; true only once."""
         lost = self.lost_answer.exists() and key.endswith(self.lost_answer.read_text())
         if lost:
             self.lost_answer.unlink()
         return lost
 
     def takes_refusal(self) -> str:
-        """Return how this request is to be refused: "s" slowed down, "b" broken off, "" not at all."""
+        """Return how to refuse this request: "s" slow down, "b" break the connection, "" not at all."""
         refusals = self.refusals.read_text() if self.refusals.exists() else ""
         if refusals:
             self.refusals.write_text(refusals[1:])
@@ -160,7 +152,7 @@ class Faults:
 def running_object_store(directory: Path) -> Iterator[ObjectStore]:
     """Run the server and the proxy until the block ends.
 
-    Both are processes: deltalake holds Python's lock while it waits for an answer.
+    Both are processes, because deltalake does not release the GIL while it waits for a response.
 
     Raises:
         BinaryNotFoundError: the server was not fetched.
@@ -199,7 +191,6 @@ def running_object_store(directory: Path) -> Iterator[ObjectStore]:
 
 
 def main() -> None:
-    """Run the proxy."""
     server_port, proxy_port, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     handler = partial(_Proxy, server_port, directory)
     server = ThreadingHTTPServer(("127.0.0.1", proxy_port), handler)
@@ -217,14 +208,14 @@ class _Proxy(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def handle_one_request(self) -> None:
-        """Answer a request, unless its client has gone."""
+        """Respond to a request, unless its client has disconnected."""
         try:
             super().handle_one_request()
         except ConnectionError:
             self.close_connection = True
 
     def pass_on(self) -> None:
-        """Give the request to the server as it is, for it is signed, and its answer to the client."""
+        """Forward the signed request to the server unchanged, and the response to the client."""
         content = self._content()
         key = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path).removeprefix(f"/{BUCKET}/")
         refusal = self._faults.takes_refusal()
@@ -237,7 +228,7 @@ class _Proxy(BaseHTTPRequestHandler):
             )
             self._answer(503, {"Content-Type": "application/xml"}, answer)
             return
-        # An object is there after a PUT, or after the POST that puts its parts together.
+        # An object exists after a PUT, or after the POST that completes its parts.
         query = urllib.parse.urlsplit(self.path).query
         completes = self.command == "POST" and "uploadId=" in query
         is_object = completes or (self.command == "PUT" and "uploadId=" not in query)
@@ -245,7 +236,7 @@ class _Proxy(BaseHTTPRequestHandler):
             absent = "If-None-Match" in self.headers
             self._faults.record("put if absent" if absent else "put", key)
             if absent and self._faults.careless.exists():
-                # The signature covers the header, so the proxy cannot drop it. It stores the object itself.
+                # The signature covers the header, so the proxy cannot drop it and stores the object itself.
                 self._overwrite(key, content)
                 self._answer(
                     200, {"ETag": f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'}, b""
@@ -306,7 +297,6 @@ class _Proxy(BaseHTTPRequestHandler):
 
 
 def _headers(response: HTTPResponse) -> dict[str, str]:
-    """Return the headers that are for the client, not for the proxy."""
     names = ("Connection", "Transfer-Encoding", "Keep-Alive")
     headers = {name: value for name, value in response.getheaders() if name not in names}
     with suppress(StopIteration):

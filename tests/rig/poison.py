@@ -1,7 +1,7 @@
-"""Records that may stop a reader or kill its process, read in a child process that takes them from a pipe.
+"""Records that may stop a reader or kill its process, read in a child process through a pipe.
 
-A crash of native code ends the child and not the tests: the child answers once for each case, so the first
-case without an answer is the one that killed it.
+A crash of native code ends the child and not the tests. The child responds once for each case, so the first
+case without a response is the one that killed it.
 """
 
 from __future__ import annotations
@@ -76,8 +76,6 @@ FRAMINGS = {"csv": "csv", "csv_patterns": "csv", "proto2": "fixed", "proto3": "f
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A record, and what reads it."""
-
     form: str
     record: bytes
     type: str = "string"
@@ -89,7 +87,7 @@ class Case:
 
 
 class Child:
-    """Runs cases in a child process, and starts another one when it dies. A context manager."""
+    """Runs cases in a child process, and replaces it when it dies. A context manager."""
 
     def __enter__(self) -> Self:
         self._start()
@@ -99,7 +97,7 @@ class Child:
         self._stop()
 
     def problems(self, cases: Sequence[Case]) -> list[str]:
-        """Return what went wrong, with the case; nothing if each gave rows, nulls or a malformed record."""
+        """Return problems with their cases; none if each case gave rows, nulls or a malformed record."""
         found: list[str] = []
         left = list(cases)
         while left:
@@ -120,14 +118,14 @@ class Child:
             ready.register(self._from, selectors.EVENT_READ)
             for _ in range(count):
                 if not self._from.peek(1) and not ready.select(HANG_S):  # type: ignore[attr-defined]  # Popen makes a buffered reader.
-                    self._process.kill()  # It hangs: the status says so.
+                    self._process.kill()  # It hangs; the exit status will show this kill.
                 line = self._from.readline()
                 if not line.endswith(b"\n"):
                     return
                 yield json.loads(line)
 
     def _start(self) -> None:
-        # Its errors are the test's.
+        # The child's errors appear as the test's.
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -143,7 +141,7 @@ class Child:
 
 
 def problem(case: Case) -> str:
-    """Run a case in this process; return what went wrong, nothing if all is well."""
+    """Run a case in this process; return the problem, or an empty string."""
     try:
         match case.form:
             case "raw":
@@ -173,12 +171,12 @@ def _rows(case: Case) -> None:
     assert rows.column("_offset").to_pylist() == offsets, "a record gave no row, or two"
     bad = rows.column("_corrupt_record").is_valid().to_pylist()
     assert sum(bad) == malformed, f"{malformed} malformed records, and {sum(bad)} texts of such"
-    if FRAMINGS.get(case.form) != "csv":  # An open quote takes the next record in.
+    if FRAMINGS.get(case.form) != "csv":  # An open quote includes the next record.
         alone = _alone(case.form, case.type)
         for at in (0, 2):
             row = rows.slice(at, 1).select(alone.schema.names)
             assert row.equals(alone), "a neighbour's row changed"
-    # Each costs as much as the first, and has little to add.
+    # Each of these costs as much as the first, and adds little.
     if len(case.record) % 4 == 0:
         left, _ = _read(case, [good, case.record, good], "DROPMALFORMED")
         assert left.num_rows == len(offsets) - malformed
@@ -209,7 +207,6 @@ def _read(case: Case, records: Sequence[bytes], mode: str) -> tuple[pa.Table, in
 
 @cache
 def _alone(form: str, kind: str) -> pa.Table:
-    """Return the row of the good record without its offset."""
     case = Case(form, b"", kind)
     return _read(case, [_good(case)], "PERMISSIVE")[0].drop_columns(["_offset"])
 
@@ -239,7 +236,6 @@ def _options(form: str, mode: str) -> Any:
 
 
 def _blocks(form: str, records: Sequence[bytes]) -> list[Any]:
-    """Return the records of a journal's bytes as a task scans them."""
     from gazette_spark._formats.fixed import frame
     from gazette_spark._formats.registry import framing_named
     from gazette_spark._planning.cutter import PieceScan
@@ -258,12 +254,12 @@ def _blocks(form: str, records: Sequence[bytes]) -> list[Any]:
         from gazette_spark.errors import RecordError
 
         if isinstance(error, RecordError) and framing == "csv":
-            return []  # The journal's last record has an open quote.
+            return []  # An open quote hides the last record.
         raise
 
 
 def _raw(case: Case) -> None:
-    """Any bytes, in each framing, are read as they are, or an error of ours says where they are wrong."""
+    """Check that any bytes in any framing are read unchanged, or cause an error of ours with the position."""
     from gazette_spark._formats.arrays import binary_array
     from gazette_spark._formats.encode import encoded
     from gazette_spark._formats.registry import framing_named
@@ -298,7 +294,7 @@ def _inference(case: Case) -> None:
     StructType.fromJson(from_arrow_schema(schema).jsonValue())
     for batch in JsonParser(JsonFormat(schema)).record_batches(blocks):
         batch.validate(full=True)
-        batch.serialize()  # As it goes to Spark, which takes fewer levels than Arrow otherwise does.
+        batch.serialize()  # As for Spark, with a lower limit of nesting levels than Arrow's.
 
 
 def _messages(case: Case) -> None:
@@ -368,7 +364,7 @@ def _decoded(case: Case) -> None:
         dialect = JsonDialect(allow_single_quotes=False, allow_non_numeric_numbers=False)
     decoder = NativeDecoder.of(list(schema), extra_fields=not rescue, dialect=dialect)
     if case.type == "mistaken":
-        dialect = JsonDialect("Europe/Paris")  # For a test of this comparison.
+        dialect = JsonDialect("Europe/Paris")  # To test this comparison.
     assert decoder is not None, "the native decoder is not there"
     for block in _blocks("json", case.record.split(b"\n")):
         decoded = decoder.decode(block)
@@ -395,7 +391,7 @@ def _decoded(case: Case) -> None:
 
 
 def _text(column: pa.Array) -> str:
-    """Return all values of a column as text: -0.0 is equal to 0.0, and NaN to nothing."""
+    """Return all values of a column as text, because -0.0 equals 0.0, and NaN differs from itself."""
     return str(column.to_string(window=1 << 20, container_window=1 << 20))
 
 
@@ -446,7 +442,7 @@ def descriptor_set(syntax: str) -> bytes:
 
 
 def main() -> None:
-    """Answer for each case of each list on the standard input: nothing, or what went wrong."""
+    """Respond to each case of each list on standard input with the problem, or an empty string."""
     while True:
         try:
             cases = pickle.load(sys.stdin.buffer)
@@ -458,7 +454,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Cases are unpickled as the class of the module's name.
+    # Cases are unpickled as the class under the module's name.
     from tests.rig import poison
 
     poison.main()

@@ -1,6 +1,6 @@
-"""Journals in memory, for recovery logs: appends that are held, repeated or refused, and reads in any pieces.
+"""In-memory journals for recovery logs: appends can be held, repeated or refused, and reads cut anywhere.
 
-They do what a broker and an append service do for a recorder and a player, at the times that a test chooses.
+They replace a broker and an append service for a recorder and a player, with timing under a test's control.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gazette_spark.protocol.labels import selector_matches
 
 @contextmanager
 def closed_databases() -> Iterator[None]:
-    """Close the databases that stores open inside the block. Python 3.13 warns of one that is left open."""
+    """Close the databases that stores open inside the block, because Python 3.13 warns of open ones."""
     connect = sqlite._connect
     with ExitStack() as databases:
 
@@ -41,8 +41,6 @@ def closed_databases() -> Iterator[None]:
 
 @dataclass
 class MemoryJournals:
-    """Journals and their registers."""
-
     content: dict[str, bytearray] = field(default_factory=dict)
     registers: dict[str, pb.LabelSet] = field(default_factory=dict)
     first_offsets: dict[str, int] = field(default_factory=dict)
@@ -53,7 +51,6 @@ class MemoryJournals:
     max_piece: int = 40
 
     def append(self, options: AppendOptions, content: bytes) -> AppendResult:
-        """Append bytes, if the registers match."""
         if options.union_registers is not None:
             hurry, self.before_hand_off = self.before_hand_off, lambda: None
             hurry()
@@ -69,12 +66,11 @@ class MemoryJournals:
         return AppendResult(begin, len(log), b"", registers)
 
     def client(self) -> Client:
-        """Return what a player uses of a client."""
         return cast(Client, MemoryClient(self))
 
 
 class MemoryClient:
-    """Appends at once, and reads what is there."""
+    """Appends immediately, and reads the current content."""
 
     def __init__(self, journals: MemoryJournals) -> None:
         self._journals = journals
@@ -82,11 +78,9 @@ class MemoryClient:
     def append(
         self, journal: str, content: bytes, *, union_registers: pb.LabelSet | None = None
     ) -> AppendResult:
-        """Append."""
         return self._journals.append(AppendOptions(journal, union_registers=union_registers), content)
 
     def read(self, journal: str, *, offset: int, end_offset: int, block: bool) -> MemoryReader:
-        """Read up to an offset."""
         assert not block, "a test in memory tells its players how to end before they play"
         return MemoryReader(self._journals, journal, offset, end_offset)
 
@@ -115,8 +109,6 @@ class MemoryReader:
 
 
 class MemoryAppend:
-    """One append of a :class:`MemoryService`."""
-
     def __init__(self, service: MemoryService, options: AppendOptions) -> None:
         self._service = service
         self.options = options
@@ -133,30 +125,25 @@ class MemoryAppend:
             self._service.release(self)
 
     def write(self, content: bytes) -> int:
-        """Add bytes."""
         self.content += content
         return len(content)
 
     def done(self) -> bool:
-        """Return whether it has ended."""
         return self.future.done()
 
     @property
     def response(self) -> AppendResult:
-        """Its result."""
         return self.future.result(0)
 
     def exception(self) -> BaseException | None:
-        """Return why it failed."""
         return self.future.exception(0)
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call a function when it has ended."""
         self.future.add_done_callback(lambda _: fn(self))
 
 
 class MemoryService:
-    """Appends in order. While it is ``held``, appends wait; after one that failed, all do."""
+    """Appends in order. While it is ``held``, appends wait; after a failed one, all do."""
 
     def __init__(self, journals: MemoryJournals) -> None:
         self.journals = journals
@@ -170,33 +157,28 @@ class MemoryService:
         self.on_commit: Callable[[MemoryAppend], object] = lambda _: None
 
     def as_client(self) -> AsyncJournalClient:
-        """Return it as what a recorder takes."""
         return cast(AsyncJournalClient, self)
 
     def start_append(self, journal: AppendOptions, *, dependencies: Iterable[object] = ()) -> AsyncAppend:
-        """Begin an append."""
         assert not tuple(dependencies)
         return cast(AsyncAppend, MemoryAppend(self, journal))
 
     def append(self, journal: str, content: bytes) -> AsyncAppend:
-        """Append bytes."""
         with self.start_append(AppendOptions(journal)) as started:
             started.write(content)
         return started
 
     def pending_except(self, journal: str) -> OpFutures:
-        """Return nothing."""
         return frozenset()
 
     def release(self, append: MemoryAppend) -> None:
-        """Do an append, unless it is to wait."""
+        """Do an append, unless it has to wait."""
         self.waiting.append(append)
         self.released = append
         if not self.held:
             self.flush()
 
     def flush(self) -> None:
-        """Do all appends that wait."""
         waiting, self.waiting = self.waiting, []
         for append in waiting:
             try:
@@ -215,7 +197,6 @@ class MemoryService:
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
-    """Return the files of a directory by their relative paths."""
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
         for path in directory.rglob("*")

@@ -1,4 +1,4 @@
-"""The digests of rows as their definitions say, without Spark; and rows that cancel each other out."""
+"""Reference digests of rows, computed from their definitions without Spark; and rows that cancel out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = tuple[int, bytes | None]
 
 
 def digest_of(rows: Iterable[Row]) -> str:
-    """Return the digest that an entry has of rows, each an offset and a value."""
+    """Return an entry's digest of rows, each an offset and a value."""
     level = [(row[0], hashlib.sha256(row_text(*row)).hexdigest()) for row in rows]
     for width in (LEAF_BYTES, NODE_BYTES, 1 << 63):
         lists: dict[int, list[str]] = defaultdict(list)
@@ -27,7 +27,6 @@ def digest_of(rows: Iterable[Row]) -> str:
 
 
 def row_text(offset: int, value: bytes | None) -> bytes:
-    """Return what is hashed for a row."""
     return b"%d" % offset if value is None else b"%d:%b" % (offset, value)
 
 
@@ -43,7 +42,7 @@ def words_of(salt: bytes, offset: int, value: bytes | None) -> list[int]:
 def that_cancel_out(digests: Sequence[int]) -> list[int]:
     """Return an even number of indexes, at least two, whose digests have an exclusive or of zero.
 
-    Gaussian elimination over GF(2): with more digests than they have bits, there always are some.
+    Gaussian elimination over GF(2) finds them, as there are more digests than bits in a digest.
     """
     width = max(each.bit_length() for each in digests)
     basis: dict[int, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""A broker that takes nobody without a certificate and a token: the real one, or the embedded one."""
+"""A broker that requires client certificates and tokens: the real one, or the embedded one."""
 
 from __future__ import annotations
 
@@ -35,20 +35,18 @@ RENEWED_S = 0.5
 
 
 def token(lifetime_s: float = 3600.0, capability: int = Capability.ALL) -> str:
-    """Return a token for all journals."""
     claims = Claims(capability, pb.LabelSelector())
     return KeySet.parse(KEYS).sign(claims, now=time.time(), lifetime_s=lifetime_s)
 
 
 def tls_options(broker: BrokerHandle) -> TlsOptions:
-    """Return the certificates by which a client enters a secured broker."""
     assert broker.certificates is not None
     made = broker.certificates
     return TlsOptions(str(made.ca), str(made.client.cert), str(made.client.key))
 
 
 def open_client(broker: BrokerHandle, *, timeout_s: float = 30) -> Client:
-    """Return a client that may do everything, on a secured broker."""
+    """Return a client with full access to a secured broker."""
     return Client(broker.endpoint, auth_keys=broker.auth_keys, tls=tls_options(broker), timeout_s=timeout_s)
 
 
@@ -57,7 +55,7 @@ def secured_broker(directory: Path, kind: str = "deployed") -> Iterator[BrokerHa
     """Run a broker with TLS, client certificates and keys.
 
     Args:
-        directory: of its data and of the certificates.
+        directory: directory for its data and the certificates.
         kind: ``embedded`` or ``deployed``.
     """
     made = Certificates(directory / "certificates")
@@ -74,7 +72,7 @@ def secured_broker(directory: Path, kind: str = "deployed") -> Iterator[BrokerHa
 
 @contextmanager
 def renewed(path: Path, lifetime_s: float = SHORT_S) -> Iterator[None]:
-    """Keep a file with a token that is valid for a short time, as a process beside a query does."""
+    """Keep a short-lived token in a file and renew it, like a process beside a query."""
     ended = threading.Event()
 
     def renew() -> None:
@@ -96,7 +94,6 @@ def renewed(path: Path, lifetime_s: float = SHORT_S) -> Iterator[None]:
 
 
 def is_refused(broker: BrokerHandle, text: str) -> bool:
-    """Tell whether the broker takes a token no more."""
     with Client(broker.endpoint, token=text, tls=tls_options(broker), timeout_s=10) as stranger:
         try:
             stranger.list_journals("name=no/such")

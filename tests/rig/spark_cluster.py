@@ -1,9 +1,9 @@
-"""Spark's own servers out of a pip install of pyspark, as child processes on the loopback device.
+"""Spark's own servers from a pip install of pyspark, as child processes on the loopback device.
 
-:class:`StandaloneCluster` is one master and two workers, :class:`ConnectServer` a Spark Connect server
-on a local master. Each server leads a session; leaving the context manager kills that session, so
-executors and Python workers go with the server that started them. Servers choose their ports
-themselves, and are ready when their log says so. Should the process that started them die, they die, too.
+:class:`StandaloneCluster` is one master and two workers, :class:`ConnectServer` a Spark Connect server on a
+local master. Each server leads a session; leaving the context manager kills that session, so that executors
+and Python workers end with the server that started them. Servers choose their ports, and are ready when their
+log says so. If the process that started them dies, they die, too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ LEFT_OUT = (
 
 
 def server_environment(python: Path | str, archive: ClassArchive | None = None) -> dict[str, str]:
-    """Return the environment of a Spark process whose Python workers are to be ``python``.
+    """Return the environment of a Spark process whose Python workers use ``python``.
 
     With an archive, Delta's jars are on the class path of all its JVMs.
     """
@@ -81,7 +81,7 @@ def java_options(archive: ClassArchive | None) -> str:
 
 
 class ServerError(Exception):
-    """A Spark process failed to start or to answer; the text ends with its log."""
+    """A Spark process failed to start or to respond; the text ends with its log."""
 
 
 class SparkProcess:
@@ -104,7 +104,7 @@ class SparkProcess:
             command: Program and arguments.
             log: File that gets its output.
             env: Its whole environment.
-            directory: Its working directory, that of the log if not given.
+            directory: Its working directory, by default that of the log.
         """
         self.log = log
         with log.open("wb") as output:
@@ -133,11 +133,11 @@ class SparkProcess:
         """Return the first match in the log.
 
         Raises:
-            ServerError: the process ended before, or the timeout passed.
+            ServerError: the process ended early, or the timeout passed.
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            # Looked at before the log, lest a last line be missed.
+            # Checked before the log is read, so that no last line is missed.
             ended = self._process.poll() is not None
             found = pattern.search(self.log.read_text(errors="replace"))
             if found:
@@ -149,7 +149,7 @@ class SparkProcess:
             time.sleep(POLL_S)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the process to end well.
+        """Wait for the process to succeed.
 
         Raises:
             ServerError: it failed, or is still running and has been killed.
@@ -163,7 +163,7 @@ class SparkProcess:
             raise ServerError(f"{self!r} failed\n{self.log_end()}")
 
     def kill(self) -> None:
-        """Kill the process and all it started that is still in its session, and wait until it is gone."""
+        """Kill the process and all its descendants in its session, and wait until it is gone."""
         deadline = time.monotonic() + GONE_WITHIN_S
         while members := session_members(self._process.pid):
             for pid in members:
@@ -177,12 +177,11 @@ class SparkProcess:
             self._process.stdin.close()
 
     def log_end(self) -> str:
-        """Return the last lines of the output."""
         return self.log.read_text(errors="replace")[-LOG_TAIL:]
 
 
 class StandaloneCluster:
-    """A master and two workers of one core each, on hosts of their own. A context manager.
+    """A master and two workers of one core each, on different hosts. A context manager.
 
     Spark starts a speculative copy of a task on another host only.
 
@@ -296,7 +295,6 @@ class ConnectServer(SparkProcess):
 
 
 def conf_arguments(conf: Mapping[str, str]) -> list[str]:
-    """Return settings as arguments of ``spark-submit``."""
     return [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
 
 

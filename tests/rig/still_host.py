@@ -1,4 +1,4 @@
-"""A host whose shards do nothing by themselves: a test says how far they have come, and which fail."""
+"""A host whose shards do no work: a test sets their progress and their failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gazette_spark.protocol import consumer_pb2 as pc
 
 
 class StillShard:
-    """One assignment, which is PRIMARY from the beginning."""
+    """One assignment, which is PRIMARY from the start."""
 
     def __init__(self, spec: pc.ShardSpec) -> None:
         self.spec = spec
@@ -35,16 +35,13 @@ class StillShard:
 
     @property
     def status(self) -> pc.ReplicaStatus:
-        """PRIMARY or FAILED."""
         return self._lifecycle.status
 
     def progress(self) -> Progress:
-        """Return what the test said."""
         with self._lock:
             return Progress(dict(self._progress.read_through), dict(self._progress.publish_at))
 
     def move(self, read_through: Mapping[str, int], publish_at: Mapping[str, int]) -> None:
-        """Let it read through offsets."""
         with self._lock:
             self._progress.read_through.update(read_through)
             self._progress.publish_at.update(publish_at)
@@ -52,30 +49,25 @@ class StillShard:
         changed.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """Let it fail."""
         self._lifecycle.fail(error)
         self.stop()
 
     def put_spec(self, spec: pc.ShardSpec) -> None:
-        """Take another spec up."""
         self.spec = spec
 
     def hold(self) -> bool:
-        """Allow what the store allows: nothing is destroyed."""
+        """Permit access to the store, which nothing destroys."""
         return True
 
     def release(self) -> None:
         """Do nothing."""
 
     def stop(self) -> None:
-        """End what waits for it."""
         if not self.primary_loop.done():
             self.primary_loop.set_result(None)
 
 
 class StillHost(ShardTable):
-    """The host; thread-safe."""
-
     def __init__(self, endpoint: str) -> None:
         identity = BrokerIdentity(17, Member("local", "consumer", endpoint))
         self.shards: dict[str, StillShard] = {}
@@ -89,9 +81,7 @@ class StillHost(ShardTable):
     def move(
         self, shard_id: str, read_through: Mapping[str, int], publish_at: Mapping[str, int] | None = None
     ) -> None:
-        """Let a shard read through offsets."""
         self.shards[shard_id].move(read_through, publish_at or {})
 
     def fail(self, shard_id: str, error: str) -> None:
-        """Let a shard fail."""
         self.shards[shard_id].fail(ValueError(error))

@@ -32,31 +32,29 @@ END_S = 30
 
 
 def create_journals(client: Client) -> dict[str, int]:
-    """Make the journals, unless another test of this broker has; return where new chunks begin."""
+    """Create the journals unless another test of this broker has; return where new chunks begin."""
     chunks = [journal_spec(name, labels=CHUNKS) for name in CHUNK_JOURNALS]
     client.create_journals(*chunks, journal_spec(SUMS_JOURNAL, labels=NDJSON), exist_ok=True)
     return client.write_heads(CHUNK_JOURNALS)
 
 
 class Chunker:
-    """The running chunker."""
-
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process = process
         self._log = log
 
     def check(self) -> None:
-        """Fail unless it runs: a sum that is wrong or 40 seconds late ends it."""
+        """Fail unless it is running: it exits after a sum that is wrong or 40 seconds late."""
         assert self._process.poll() is None, self._log.read_text()
 
 
 @contextmanager
 def verifying(endpoint: str, folder: Path, *, chunks: int) -> Iterator[Chunker]:
-    """Have two workers each write streams and verify their sums, without end; kill it at the end."""
+    """Run two workers that each write streams and verify their sums, until the block ends."""
     command = [str(find_binary("chunker")), "-broker", endpoint, "-streams", "-1"]
     command += ["-chunks", str(chunks), "-workers", str(WORKERS)]
     path = folder / "chunker.log"
-    # A pipe that nobody reads would stop it: it warns of each sum that is late.
+    # A full pipe would block it, because it warns of each late sum.
     with path.open("wb") as log:
         process = subprocess.Popen(command, stderr=log, env=clean_environment())
         try:
@@ -67,12 +65,12 @@ def verifying(endpoint: str, folder: Path, *, chunks: int) -> Iterator[Chunker]:
 
 
 class Host:
-    """A process that runs the shards by a command, which prints the address of its service."""
+    """A process that runs the shards; its command prints the address of its service."""
 
     def __init__(self, command: Sequence[str | Path]) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         pipe = subprocess.PIPE
-        # The Go program serves until its input ends.
+        # The Go program serves until its standard input closes.
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True
         )
@@ -87,23 +85,22 @@ class Host:
         self.kill()
 
     def said(self) -> str:
-        """Wait for the next line that it prints."""
         return self._output.readline().decode().strip()
 
     def wait_through(self, heads: Mapping[str, int], shards: Iterable[str]) -> None:
-        """Wait until each shard has summed what there was; once."""
+        """Wait until each shard has read everything available; for one call only."""
         with ShardClient(self.said(), timeout_s=120) as service:
             _wait_through(service, heads, shards)
 
     def apply(self, heads: Mapping[str, int], specs: Sequence[pc.ShardSpec]) -> None:
-        """Give Gazette's host the shards, and wait as :meth:`wait_through` does; once."""
+        """Send the shards to Gazette's host, and wait like :meth:`wait_through`; for one call only."""
         address = json.loads(self.said())["endpoint"]
         with ShardClient(address, auth_keys=KEYS, timeout_s=120) as service:
             service.apply([pc.ApplyRequest.Change(upsert=spec) for spec in specs])
             _wait_through(service, heads, [spec.id for spec in specs])
 
     def kill(self) -> None:
-        """Kill it; may be called again."""
+        """Kill it; repeated calls have no effect."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(END_S)
@@ -118,7 +115,7 @@ def _wait_through(service: ShardClient, heads: Mapping[str, int], shards: Iterab
 
 @contextmanager
 def at_work(command: Sequence[str | Path], client: Client, shards: Iterable[str]) -> Iterator[None]:
-    """Run a host, and kill it at the end; within, each of its shards has summed what there was."""
+    """Run a host and kill it at the end; inside the block, each shard has caught up."""
     heads = client.write_heads(CHUNK_JOURNALS)
     with Host(command) as host:
         host.wait_through(heads, shards)
@@ -127,7 +124,7 @@ def at_work(command: Sequence[str | Path], client: Client, shards: Iterable[str]
 
 @contextmanager
 def go_at_work(broker: DeployedBroker, client: Client, specs: Sequence[pc.ShardSpec]) -> Iterator[None]:
-    """Run Gazette's own host as :func:`at_work` runs ours."""
+    """Run Gazette's own host, like :func:`at_work` for ours."""
     flags = [f"--sums={SUMS_JOURNAL}", f"--broker={broker.endpoint}", f"--etcd={broker.etcd_url}"]
     heads = client.write_heads(CHUNK_JOURNALS)
     with Host([find_binary("goclient"), "consume", *flags, f"--auth-keys={KEYS}"]) as host:
@@ -136,12 +133,12 @@ def go_at_work(broker: DeployedBroker, client: Client, specs: Sequence[pc.ShardS
 
 
 def sums_since(client: Client, begin: int) -> int:
-    """Return how many sums were published since an offset; fail if a stream has two."""
+    """Return the number of sums published since an offset; fail if a stream has two."""
     found = []
     with read_committed(client, SUMS_JOURNAL, Sum.parse, offset=begin) as messages:
         for each in messages:
             assert isinstance(each.message, Sum)
-            if each.message.seq_no:  # It is no acknowledgement.
+            if each.message.seq_no:  # It is not an acknowledgement.
                 found.append(each.message.stream)
     assert len(found) == len(set(found))
     return len(found)

@@ -1,4 +1,4 @@
-"""A driver of stream-sum's host on Spark: has a session, says so, takes over, and runs until it is killed."""
+"""A driver of stream-sum's host on Spark: starts a session, reports it, takes over, and runs until killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(root: Path, endpoint: str, specs: Path) -> None:
     """Run the shards of a file, with their state in ``root``, and print the address of their service."""
     own = root / f"driver-{os.getpid()}"
     spark = local_spark(own / "spark", conf=INTERPRETED, log=own / "log")
-    # A session's first jobs take longest. The driver before this one runs meanwhile.
+    # A session's first jobs take longest; meanwhile, the driver before this one runs.
     spark.range(2).mapInArrow(lambda batches: batches, "id BIGINT").write.format("delta").save(
         str(own / "warm")
     )

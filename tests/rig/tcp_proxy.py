@@ -61,7 +61,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Toxics:
-    """Faults in the bytes of one direction; none by default."""
+    """Faults in the bytes of one direction, none by default."""
 
     latency_s: float = 0.0
     """Seconds each byte is on its way; later ones do not wait for earlier ones."""
@@ -93,7 +93,7 @@ End = Literal["eof", "reset", "close"]
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """One client's connection and the one to the server behind it."""
+    """One client's connection, and the matching connection to the server."""
 
     client: socket.socket
     server: socket.socket
@@ -112,7 +112,7 @@ class _Connection:
 
 
 class TcpProxy:
-    """A proxy on a free port of the loopback; a context manager.
+    """A proxy on a free port of the loopback device; a context manager.
 
     Args:
         upstream: server to connect to: ``host:port``, or a URL of them.
@@ -147,7 +147,6 @@ class TcpProxy:
 
     @property
     def address(self) -> str:
-        """Address of the proxy, ``host:port``."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -157,7 +156,6 @@ class TcpProxy:
 
     @property
     def open_connections(self) -> int:
-        """Connections open now."""
         return len(self._open)
 
     def __enter__(self) -> Self:
@@ -172,15 +170,15 @@ class TcpProxy:
         self._loop.close()
 
     def down(self) -> None:
-        """Refuse new connections and reset the open ones; returns when that is done."""
+        """Refuse new connections and reset the open ones; return when that is complete."""
         self._run(self._stop())
 
     def up(self) -> None:
-        """Listen again, on the same port; does nothing if it listens."""
+        """Listen again on the same port; does nothing if it is already listening."""
         self._run(self._start())
 
     def cut(self, *, reset: bool = True) -> int:
-        """End the open connections, by RST or by FIN; return how many there were."""
+        """Close the open connections by RST or FIN; return how many there were."""
         return self._run(self._cut(reset=reset))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -193,7 +191,7 @@ class TcpProxy:
         listener.setblocking(False)
         self.port = listener.getsockname()[1]
         self._listener = listener
-        # Not by sock_accept: where that is cancelled, a connection it has just accepted stays open unseen.
+        # sock_accept would not do: if it is cancelled, a connection it has just accepted stays open unseen.
         self._loop.add_reader(listener, self._accept, listener)
 
     async def _stop(self) -> None:
@@ -213,7 +211,7 @@ class TcpProxy:
     def _accept(self, listener: socket.socket) -> None:
         try:
             client, _ = listener.accept()
-        except OSError:  # The client is gone already.
+        except OSError:  # The client has disconnected.
             return
         server = socket.socket()
         for each in (client, server):
@@ -222,7 +220,7 @@ class TcpProxy:
         connection = _Connection(client, server, self._plan(self.connections) if self._plan else None)
         self.connections += 1
         task = self._open[connection] = self._loop.create_task(self._serve(connection))
-        # Not left to the task: one that is cancelled before it begins does nothing at all.
+        # The task cannot do this: if it is cancelled before it starts, it does nothing.
         task.add_done_callback(partial(self._close, connection))
 
     def _close(self, connection: _Connection, _served: asyncio.Task[None]) -> None:
@@ -230,7 +228,7 @@ class TcpProxy:
         connection.close()
 
     async def _serve(self, connection: _Connection) -> None:
-        """Pass bytes on to a connection's end. When it returns, nothing waits on the sockets."""
+        """Forward bytes to a connection's end. On return, nothing waits on the sockets."""
         pumps: list[asyncio.Task[End]] = []
         try:
             await self._loop.sock_connect(connection.server, self._upstream)
@@ -250,7 +248,7 @@ class TcpProxy:
         return self.to_client if to_client else self.to_server
 
     async def _pump(self, connection: _Connection, *, to_client: bool) -> End:
-        """Pass one direction's bytes on until it ends; return how."""
+        """Forward one direction's bytes until it ends; return how it ended."""
         pipe: asyncio.Queue[_Piece] = asyncio.Queue(PIPE_PIECES)
         filling = self._loop.create_task(self._fill(pipe, connection, to_client=to_client))
         target = connection.client if to_client else connection.server
@@ -265,7 +263,7 @@ class TcpProxy:
         return end
 
     async def _fill(self, pipe: asyncio.Queue[_Piece], connection: _Connection, *, to_client: bool) -> None:
-        """Put what arrives into the pipe, up to the end."""
+        """Put arriving bytes into the pipe, until the end."""
         source = connection.server if to_client else connection.client
         data: bytes | None = b"?"
         while data:
@@ -279,7 +277,7 @@ class TcpProxy:
     async def _drain(
         self, pipe: asyncio.Queue[_Piece], target: socket.socket, connection: _Connection, *, to_client: bool
     ) -> End:
-        """Send the bytes in the pipe; return how the direction ends."""
+        """Send the bytes in the pipe; return how the direction ended."""
         sent = 0
         rest = b""
         while True:
@@ -299,7 +297,7 @@ class TcpProxy:
                     await asyncio.sleep(size / toxics.bytes_per_s)
             else:
                 piece = await pipe.get()
-                # At the least the other pump gets its turn.
+                # Sleep even if the piece is due, so that the other pump gets its turn.
                 await asyncio.sleep(max(piece.due - self._loop.time(), 0))
                 if not piece.data:
                     return "reset" if piece.data is None else "eof"
@@ -308,7 +306,7 @@ class TcpProxy:
     async def _at_limit(self, how: Literal["reset", "close", "silence"], target: socket.socket) -> End:
         if how == "silence":
             await asyncio.Event().wait()
-        # The kernel sends no event for this, so the proxy polls it.
+        # The kernel sends no event for this, so the proxy polls.
         deadline = self._loop.time() + DELIVER_TIMEOUT_S
         while how == "reset" and _undelivered(target) and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -323,14 +321,14 @@ class TcpProxy:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Bytes on their way: ``b""`` is the sender's end, None a broken connection."""
+    """Bytes in transit: ``b""`` is the sender's end, None a broken connection."""
 
     due: float
     data: bytes | None
 
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait until nothing of them waits on a socket any more."""
+    """Cancel tasks and wait until none of them waits on a socket any more."""
     for task in tasks:
         task.cancel()
     if tasks:
@@ -338,10 +336,10 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
 
 
 def _undelivered(target: socket.socket) -> int:
-    """Return how many bytes have not left for the other side's kernel: a reset would drop them."""
+    """Return how many bytes have not reached the other side's kernel; a reset would drop them."""
     try:
         answer = fcntl.ioctl(target, _SIOCOUTQNSD, bytes(4))
     except OSError:
-        # Elsewhere than on Linux: those not acknowledged, which takes up to 40 ms longer.
+        # On systems other than Linux, count those not acknowledged, which takes up to 40 ms longer.
         answer = fcntl.ioctl(target, termios.TIOCOUTQ, bytes(4))
     return int.from_bytes(answer, sys.byteorder)

@@ -1,4 +1,4 @@
-"""What operators do to journals, by a client's calls: suspend, delete, create again, reset the head."""
+"""Operators' actions on journals through a client: suspend, delete, recreate, reset the head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.waiting import wait_until
 
 
 def suspend_journal(client: Client, journal: str) -> bool:
-    """Store what a journal has and ask for its suspension; return whether it is suspended now."""
+    """Store a journal's bytes and request its suspension; return whether it is suspended now."""
     try:
         client.append(journal, b"", suspend=pb.AppendRequest.SUSPEND_NOW)
     except SuspendedError:
@@ -18,7 +18,7 @@ def suspend_journal(client: Client, journal: str) -> bool:
 
 
 def reset_head(client: Client, journal: str) -> int | None:
-    """Move a write head to the end of the stored fragments; return it, None if an append came first."""
+    """Move a write head to the end of the stored fragments; return it, or None if an append came first."""
     head = client.write_head(journal)
     try:
         client.append(journal, b"", offset=head)
@@ -33,7 +33,7 @@ def delete_journal(client: Client, journal: str) -> None:
 
 
 def create_over_fragments(client: Client, spec: pb.JournalSpec, end: int) -> None:
-    """Create a journal whose stored fragments end at an offset, and have it take appends there."""
+    """Create a journal whose stored fragments end at an offset, and make it writable there."""
     client.apply([pb.ApplyRequest.Change(upsert=spec)])
     wait_until("the stored fragments to be listed", lambda: client.write_head(spec.name) == end)
     wait_until("the head to be reset", lambda: reset_head(client, spec.name) == end)

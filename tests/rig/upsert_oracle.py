@@ -1,10 +1,10 @@
-"""The oracle of tables by key: at every version each key's row is that of its last record.
+"""The oracle of upsert tables: at every version, each key's row is that of its last record.
 
-It reads the table's log and Parquet files itself, with neither Spark nor the sink's own search, and compares
-each version with the rows of the journals' true bytes, up to the offsets in the version's entry.
+It reads the table's log and Parquet files itself, without Spark and the sink's own search, and compares each
+version with the rows of the journals' true bytes, up to the offsets in the version's entry.
 
-A key comes from one journal. The table is on a local disk, with its log whole, not partitioned and without
-deletion vectors.
+A key comes from one journal. The table is on a local disk, has a complete log and no deletion vectors, and is
+not partitioned.
 """
 
 from __future__ import annotations
@@ -94,7 +94,6 @@ def check_versions(
 
 
 def last_rows(truth: Mapping[str, bytes], ends: Mapping[str, int], read: ReadRecord) -> Counter[Row]:
-    """Return the rows that journals make up to some offsets."""
     by_key: dict[Hashable, Row | None] = {}
     for journal, end in ends.items():
         for offset, value in split_records(truth[journal][:end]):
@@ -104,13 +103,13 @@ def last_rows(truth: Mapping[str, bytes], ends: Mapping[str, int], read: ReadRec
 
 
 def newest_rows(directory: Path, columns: Sequence[str]) -> Counter[Row]:
-    """Return the rows of a table's newest version, none where there is no table."""
+    """Return the rows of a table's newest version, empty without a table."""
     versions = list(read_versions(directory, ""))
     return _Files(directory, columns).rows(versions[-1].files) if versions else Counter()
 
 
 def _count(verdict: OracleVerdict, held: Counter[Row], wanted: Counter[Row]) -> None:
-    """Have the verdict count one version: rows that lack, that are there again, that no record makes."""
+    """Count one version in the verdict: missing rows, duplicate rows, and rows without a record."""
     extra = held - wanted
     verdict.rows = held.total()
     verdict.lost = (wanted - held).total()
@@ -119,15 +118,12 @@ def _count(verdict: OracleVerdict, held: Counter[Row], wanted: Counter[Row]) -> 
 
 
 class _Files:
-    """Rows of a table's Parquet files, each file read once."""
-
     def __init__(self, directory: Path, columns: Sequence[str]) -> None:
         self._directory = directory
         self._columns = list(columns)
         self._rows: dict[str, Counter[Row]] = {}
 
     def rows(self, files: frozenset[str]) -> Counter[Row]:
-        """Return how often each row is in some files."""
         return sum((self._file(name) for name in files), Counter())
 
     def _file(self, name: str) -> Counter[Row]:

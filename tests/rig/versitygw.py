@@ -32,7 +32,7 @@ CLIENT_JARS = (
 
 
 def enter(endpoint: str) -> None:
-    """Let this process's libraries, and those of its children, into the store; make the bucket."""
+    """Configure access for this process's libraries and those of its children; create the bucket."""
     os.environ |= {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ALLOW_HTTP": "true",
@@ -47,7 +47,7 @@ def enter(endpoint: str) -> None:
 
 
 def spark_settings(endpoint: str) -> dict[str, str]:
-    """Return the settings of a session that knows the store as ``s3a://``."""
+    """Return the settings of a session that reads the store as ``s3a://``."""
     return {
         "spark.hadoop.fs.s3a.endpoint": endpoint,
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
@@ -59,7 +59,7 @@ def spark_settings(endpoint: str) -> dict[str, str]:
 
 
 def s3_client_jars() -> list[Path]:
-    """Return the jars of Spark's client of S3; the first call on a machine downloads them."""
+    """Return the jars of Spark's S3 client; the first call on a machine downloads them."""
     folder = Path.home() / ".ivy2.5.2" / "jars"
     jars = [jar for pattern in CLIENT_JARS for jar in folder.glob(f"{pattern}.jar")]
     if len(jars) >= len(CLIENT_JARS):
@@ -73,7 +73,7 @@ def s3_client_jars() -> list[Path]:
 
 
 def add_to_class_path(jars: Iterable[Path]) -> None:
-    """Put jars behind all others of the JVMs that start from now on."""
+    """Append jars to the class path of all JVMs that start from now on."""
     before = os.environ.get(CLASS_PATH_VARIABLE)
     os.environ[CLASS_PATH_VARIABLE] = os.pathsep.join([*([before] if before else []), *map(str, jars)])
 
@@ -102,7 +102,7 @@ def running_server(
     *,
     timeout_s: float = 60,
 ) -> Iterator[None]:
-    """Run a server until the block ends; it takes connections on the port."""
+    """Run a server that accepts connections on the port, until the block ends."""
     with log.open("wb") as file:
         server = subprocess.Popen(command, env=environ, stdout=file, stderr=file)
     try:

@@ -1,6 +1,6 @@
-"""Stands in Spark's process table for a worker that a :class:`~tests.rig.warm_python.WarmPython` forked.
+"""Represents, in Spark's process table, a worker that a :class:`~tests.rig.warm_python.WarmPython` forked.
 
-Spark starts it in place of ``python -m MODULE``, so it imports little. It hands over its files and its
+Spark starts it in place of ``python -m MODULE``, so it imports little. It passes on its files and its
 environment, and ends when the worker does. The worker ends when this process is killed.
 """
 

@@ -1,11 +1,11 @@
-"""A Python for Spark's workers that has imported what they need before Spark asks for one.
+"""A Python for Spark's workers that has imported what they need before Spark starts one.
 
-Spark starts a new Python process for each streaming query, and one for each kind of worker. Each
-imports pyspark, pyarrow and the data source, which takes as long as the rest of a small query. On a
-busy machine it takes longer than the ten seconds that Spark waits.
+Spark starts a new Python process for each streaming query, and one for each kind of worker. Each imports
+pyspark, pyarrow and the data source, which takes as long as the rest of a small query. On a busy machine it
+takes longer than the ten seconds that Spark waits.
 
-A :class:`WarmPython` is a process that imports all of it once. Spark is given a script as its Python:
-``-m pyspark.…`` becomes a fork of that process, anything else the usual Python.
+A :class:`WarmPython` is a process that imports all of it once. Spark gets a script as its Python:
+``-m pyspark.…`` becomes a fork of that process, anything else runs the usual Python.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ORDER_BYTES = 1 << 20
 
 
 class WarmPython:
-    """The process, and the script to be named in ``PYSPARK_PYTHON``; a context manager."""
+    """The process, and the script for ``PYSPARK_PYTHON``; a context manager."""
 
     def __init__(self, directory: Path) -> None:
         self.script = directory / "python"
@@ -56,12 +56,12 @@ class WarmPython:
             SCRIPT.format(python=sys.executable, caller=warm_caller.__file__, socket=self._socket)
         )
         self.script.chmod(0o755)
-        # It listens before the process runs, so that nobody comes too early.
+        # The socket listens before the process runs, so that no caller comes too early.
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
             listening.bind(str(self._socket))
             listening.listen(64)
             command = [sys.executable, "-m", "tests.rig.warm_python", str(listening.fileno())]
-            # The seed that Spark gives its workers.
+            # Spark gives its workers this seed.
             environment = os.environ | {"PYTHONHASHSEED": "0"}
             self._process = subprocess.Popen(command, env=environment, pass_fds=[listening.fileno()])
         return self
@@ -72,7 +72,6 @@ class WarmPython:
 
 
 def serve(listening: socket.socket) -> None:
-    """Fork a worker for each caller."""
     for module in MODULES:
         importlib.import_module(module)
     gc.freeze()
@@ -88,9 +87,9 @@ def serve(listening: socket.socket) -> None:
 
 
 def work(caller: socket.socket) -> None:
-    """Do what the caller was started for, with its files and its environment."""
+    """Do the caller's work, with its files and its environment."""
     message, files, _, _ = socket.recv_fds(caller, ORDER_BYTES, 3)
-    # Its death is input on the socket: the kernel sends SIGIO, which ends this process.
+    # When the caller dies, the socket becomes readable: the kernel sends SIGIO, which ends this process.
     fcntl.fcntl(caller, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(caller, fcntl.F_SETFL, fcntl.fcntl(caller, fcntl.F_GETFL) | os.O_ASYNC)
     for number, file in enumerate(files):

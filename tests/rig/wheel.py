@@ -1,6 +1,6 @@
 """The project's wheel, built from the source tree as a release would be.
 
-As a program it builds the wheel for any platform and, where Rust is installed, that of this one.
+As a program it builds the wheel for any platform and, if Rust is installed, the wheel for this one.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ BUILD_TIMEOUT_S = 120
 
 
 def build_wheel(directory: Path, **variables: str) -> Path:
-    """Build the wheel below ``directory``, without asking a registry, and return its path.
+    """Build the wheel below ``directory``, without access to a registry, and return its path.
 
     It is built with these environment variables set.
 
     Raises:
         subprocess.CalledProcessError: the build failed.
     """
-    # From a copy: setuptools leaves folders beside its sources.
+    # Built from a copy, because setuptools leaves folders beside its sources.
     source = directory / "source"
     source.mkdir()
     for name in BUILT_FROM:
@@ -57,7 +57,6 @@ def build_wheel(directory: Path, **variables: str) -> Path:
 
 
 def main() -> None:
-    """Build the wheels into the folder that is the argument."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for variables in ({"GAZETTE_SPARK_NATIVE": "0"}, {}):

@@ -2,10 +2,10 @@
 
 - ``points``       where a query can be made to die
 - ``schedules``    steps, and how a schedule is drawn from a seed
-- ``sinks``        the kinds of sink that it is about
+- ``sinks``        the kinds of sink under test
 - ``backfills``    a backfill that dies
-- ``oracles``      what their tables have to hold
-- ``scenario``     carries steps out, and asks the oracle after each
+- ``oracles``      the expected contents of their tables
+- ``scenario``     carries out steps, and checks the table after each
 - ``children``     child processes that are ready to run the query and be killed
 - ``child``        what such a process runs
 - ``two_writers``  two of them that write one table at once

@@ -67,7 +67,7 @@ def run_schedule(
     children: CrashChildren | None,
     broker: BrokerHandle,
 ) -> dict[str, Any]:
-    """Run one schedule; return its line of the log. A failure is part of that."""
+    """Run one schedule; return its line of the log, which includes any failure."""
     began = time.monotonic()
     schedule = draw(seed, settings)
     scenario = Scenario(
@@ -110,7 +110,6 @@ def run_schedule(
 
 
 def replay(seed: int, settings: Settings) -> str:
-    """Return the command that runs a schedule again."""
     command = f"python -m tests.rig.crashes --schedules 1 --seed {seed} --steps {settings.steps}"
     only = ["--only", *sorted(settings.only)] if settings.only else []
     share = ["--kill-share", str(settings.kill_share)]
@@ -118,7 +117,6 @@ def replay(seed: int, settings: Settings) -> str:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.crashes", description=__doc__)
     parser.add_argument("--schedules", type=int, default=10, help="how many at least")
     parser.add_argument("--crashes", type=int, default=0, help="go on until there were so many")
@@ -154,7 +152,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the schedules."""
     given = parse(arguments)
     if given.sum_up:
         return _sum_up(given.sum_up)
@@ -176,7 +173,7 @@ def main(arguments: Sequence[str]) -> int:
             conf = spark_settings(endpoint)
         spark = local_spark(root / "spark", conf=CONF | conf)
         stack.callback(spark.stop)
-        spark.sparkContext.setLogLevel("OFF")  # Queries that end with an error are what this is about.
+        spark.sparkContext.setLogLevel("OFF")  # These runs make queries fail on purpose.
         children = None
         if given.kill_share or given.two_writers:
             options = {"maxBytesPerTrigger": str(FileJournalSet.batch_bytes)}
@@ -202,7 +199,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def is_enough(records: Sequence[dict[str, Any]], given: argparse.Namespace) -> bool:
-    """Say whether as much has been run as is wanted."""
     done = (
         (len(records), given.schedules),
         (sum(crashes(record) for record in records), given.crashes),
@@ -213,7 +209,6 @@ def is_enough(records: Sequence[dict[str, Any]], given: argparse.Namespace) -> b
 
 
 def _sum_up(logs: Sequence[Path]) -> int:
-    """Print what came of all schedules and pairs of writers of some logs."""
     lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
     print(summary(line for line in lines if "seed" in line))  # noqa: T201 - a command
     for line in lines:
@@ -237,7 +232,7 @@ def _tell(record: dict[str, Any], log: Path | None) -> None:
 
 
 def _two_writers(children: CrashChildren, root: Path, given: argparse.Namespace) -> bool:
-    """Have two processes write one table, and say what came of it.
+    """Run two processes that write one table, and report the result.
 
     Returns:
         Whether the table is exact and both have written.

@@ -1,4 +1,4 @@
-"""A backfill of committed messages, as a scenario and a child process run it, and where it dies."""
+"""A backfill of committed messages, as run by a scenario and by a child process, and its crash points."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def fill(
     *,
     direct: bool = False,
 ) -> None:
-    """Fill a sink's table up to the present ends of journals.
+    """Fill a sink's table up to the current ends of journals.
 
     Args:
         spark: The session.
         sink: The sink.
-        options: Of the source.
-        schema: Of the source.
+        options: Options of the source.
+        schema: Schema of the source.
         crash_file: Says where processes of the source die, as in :mod:`tests.rig.crashing_source`.
         direct: Whether tasks write the data files.
     """
@@ -46,18 +46,18 @@ def fill(
 
 
 def died(error: Exception) -> bool:
-    """Say whether an error is that of a backfill, or of a worker of it, that was told to die."""
+    """Return whether an error comes from a backfill, or one of its workers, that was killed on purpose."""
     return _DIED.search(str(error)) is not None
 
 
 def is_of_task(point: Point) -> bool:
-    """Say whether a task comes by a point, so that its worker can be killed there alone."""
+    """Return whether a task reaches a point, so that its worker can be killed there alone."""
     name = point.raises or ""
     return name.startswith("scan.") or name in ("source.read", "source.rows")
 
 
 def points(*, by_kill: bool) -> list[Point]:
-    """Return the points that a backfill comes by: it has no query, and no files of a query checkpoint."""
+    """Return the points that a backfill reaches: it has no query, and no files of a query checkpoint."""
     found = reachable(frozenset({"committed"}), by_kill=by_kill)
     if not by_kill:
         return [each for each in found if each.raises != "source.latest_offset"]

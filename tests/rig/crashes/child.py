@@ -1,4 +1,4 @@
-"""The process that gets killed: one query from journals into a table, described by a JSON file.
+"""The process that gets killed: one query from journals into a table, configured by a JSON file.
 
 It gets everything ready, then waits for a file with its command to appear: the slow part of a driver's life
 is over before its turn comes.
@@ -67,7 +67,7 @@ Settings = dict[str, Any]
 
 
 def warm_up(spark: SparkSession, directory: Path) -> None:
-    """Write, read and describe a table of no importance: a JVM's first Delta commit takes ten seconds."""
+    """Write, read and describe a throwaway table: a JVM's first Delta commit takes ten seconds."""
     target = DeltaTable(path=str(directory), table=None)
     spark.range(1).write.format("delta").mode("overwrite").save(str(directory))
     target.history(spark, 1)
@@ -75,18 +75,16 @@ def warm_up(spark: SparkSession, directory: Path) -> None:
 
 
 def journals(spark: SparkSession, settings: Settings) -> DataStreamReader:
-    """Return the reader of the journals."""
     reader = spark.readStream.format(settings["format"]).options(**settings["options"])
     return reader.schema(settings["schema"]) if settings.get("schema") else reader
 
 
 def load(reader: DataStreamReader, settings: Settings) -> DataFrame:
-    """Return the journals as a stream."""
     return reader.load(settings["load"]) if settings["load"] else reader.load()
 
 
 def await_command(path: Path) -> Settings:
-    """Say that it is ready, and wait for the file that says it is this driver's turn.
+    """Report that the driver is ready, and wait for the file with its command.
 
     A driver whose parent is gone ends here.
     """
@@ -101,13 +99,12 @@ def await_command(path: Path) -> Settings:
 
 
 def changed(settings: Settings, command: Settings) -> Settings:
-    """Return settings with what a command says of the source."""
     source = {name: command[name] for name in ("format", "schema", "load") if name in command}
     return settings | source | {"options": settings["options"] | command["options"]}
 
 
 def apply(spark: SparkSession, command: Settings) -> None:
-    """Arm what is to kill this process."""
+    """Arm the failpoint that kills this process."""
     if failpoint := command.get("failpoint"):
         os.environ[FAILPOINT_VARIABLE] = failpoint
     if rename := command.get("rename"):
@@ -117,10 +114,10 @@ def apply(spark: SparkSession, command: Settings) -> None:
 
 
 def contend(spark: SparkSession, settings: Settings, command: Settings) -> None:
-    """Write until killed; after each defeat go on where the table ends.
+    """Write until killed; after each defeat, continue where the table ends.
 
-    While this one starts, the other has moved on: every other run trims what that has written. Of an Iceberg
-    table nothing is trimmed, so a run gets in only while the other stands still.
+    While this writer restarts, the other one moves on, so every other run trims what that has written.
+    Nothing is trimmed in an Iceberg table, so a run only succeeds there while the other writer is stopped.
     """
     for run in itertools.count():
         checkpoint = f"{command['checkpoint']}-{run}"
@@ -144,10 +141,9 @@ def contend(spark: SparkSession, settings: Settings, command: Settings) -> None:
 
 
 def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Settings) -> None:
-    """Run the query until killed, or to the journals' present ends."""
     kind = SINKS[command.get("sink", "raw")]
     trigger = {"availableNow": True} if command["until"] == "end" else {"processingTime": "0 seconds"}
-    # Only drivers of a process of their own have one; a session of the tests crashes by its own failpoints.
+    # Only drivers in a separate process have one; the tests' session crashes by its own failpoints.
     crash_file = str(Path(settings["scratch"]) / "crash") if "scratch" in settings else ""
     if kind.iceberg:
         lake = iceberg_sink(settings["app_id"], command["table"])
@@ -186,22 +182,19 @@ def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Setti
 
 
 def recover(spark: SparkSession, settings: Settings, command: Settings) -> None:
-    """Run the query in a session that lives, to the journals' present ends."""
     command = {"options": {}, "until": "end"} | command
     settings = changed(settings, command)
     run(spark, load(journals(spark, settings), settings), settings, command)
 
 
 def run_backfill(spark: SparkSession, settings: Settings, command: Settings) -> None:
-    """Fill the table up to the journals' present ends, or until killed."""
     sink = SINKS[command["sink"]].sink(settings["app_id"], command["table"])
     crash_file = Path(settings["scratch"]) / "crash"
     fill(spark, sink, command["backfill"], settings["schema"], crash_file)
 
 
 def main(settings: Settings) -> None:
-    """Get ready, wait for the command, carry it out."""
-    # Behind all other jars, for the class data archive allows for more of them there only.
+    # After all other jars, because the class data archive allows extra jars only there.
     before = os.environ.get(CLASS_PATH_VARIABLE)
     os.environ[CLASS_PATH_VARIABLE] = f"{before}:{settings['jar']}" if before else settings["jar"]
     spark = local_spark(Path(settings["scratch"]), conf=CONF | settings["conf"])

@@ -1,4 +1,4 @@
-"""Child processes that are ready to run the query, kept in stock: getting ready is most of their lives."""
+"""A stock of child processes that are ready to run the query, because startup is most of their lives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READY = 2
 
 
 def compile_file_system(directory: Path) -> Path:
-    """Compile the file system that kills, with the Scala compiler that comes with pyspark.
+    """Compile the file system that kills its process, with the Scala compiler that comes with pyspark.
 
     It is a jar, for a folder on its class path would cost a JVM the class data archive.
 
@@ -45,7 +45,7 @@ def compile_file_system(directory: Path) -> Path:
 
 
 def command_to_die(point: Point, nth: int) -> dict[str, str]:
-    """Return the command with which a driver is killed at the nth time that it comes by a point."""
+    """Return the command that kills a driver at the nth time that it reaches a point."""
     match point.kills:
         case Rename(when, path_end):
             return {"rename": f"{when} {nth} {path_end}"}
@@ -58,8 +58,6 @@ def command_to_die(point: Point, nth: int) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The query that all drivers of a stock run."""
-
     app_id: str
     format: str
     options: Mapping[str, str]
@@ -69,7 +67,7 @@ class Query:
     """Spark's settings, beside those that every driver has."""
 
     def settings(self) -> dict[str, Any]:
-        """Return it as :mod:`tests.rig.crashes.child` takes it."""
+        """Return the settings in the form that :mod:`tests.rig.crashes.child` reads."""
         return {
             "app_id": self.app_id,
             "format": self.format,
@@ -86,7 +84,7 @@ class _Ready:
 
 
 class CrashChildren:
-    """A stock of drivers. A context manager: leaving it kills those whose turn did not come.
+    """A stock of drivers. A context manager: leaving it kills the unused ones.
 
     Used by one thread.
     """
@@ -121,13 +119,13 @@ class CrashChildren:
         self.dismiss()
 
     def dismiss(self) -> None:
-        """Kill the drivers whose turn did not come, and keep none ready from now on."""
+        """Kill the unused drivers, and keep none ready from now on."""
         self._wanted = 0
         while self._ready:
             self._ready.pop().child.kill()
 
     def start(self, **command: Any) -> CrashChild:
-        """Have a driver start its query; see :mod:`tests.rig.crashes.child` for the command."""
+        """Let a driver start its query; see :mod:`tests.rig.crashes.child` for the command."""
         self._fill(1)
         taken = self._ready.pop(0)
         written = taken.command.with_suffix(".new")
@@ -151,7 +149,7 @@ class CrashChildren:
             time.sleep(POLL_S)
 
     def run(self, **command: Any) -> int:
-        """Have a driver run until the journals' present ends, or until the command kills it.
+        """Run a driver to the current ends of the journals, or until the command kills it.
 
         Returns:
             0, or -9 if it was killed.

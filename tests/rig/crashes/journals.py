@@ -1,6 +1,6 @@
-"""The journals of a scenario: files that a source of the rig reads, or journals of a broker with messages.
+"""The journals of a scenario: files that a source of the rig reads, or a broker's journals of messages.
 
-What was appended is in files in either case, for the oracle.
+In both cases, files keep everything that was appended, for the oracle.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class FileJournalSet:
     """A few records of each journal: some batches a step."""
 
     def __init__(self, root: Path, *, names: tuple[str, ...] = ("a", "b")) -> None:
-        """Make empty journals."""
         self._files = root / "journals"
         self._files.mkdir(parents=True)
         self._written = 0
@@ -54,15 +53,12 @@ class FileJournalSet:
             self.create(name)
 
     def names(self) -> list[str]:
-        """Return the journals' names."""
         return sorted(file.name for file in self._files.iterdir())
 
     def create(self, name: str) -> None:
-        """Make an empty journal."""
         (self._files / name).touch()
 
     def append(self, records: int) -> None:
-        """Append to the journals in turn."""
         names = self.names()
         lines: dict[str, bytes] = {}
         for _ in range(records):
@@ -73,19 +69,16 @@ class FileJournalSet:
             self._write(name, content)
 
     def truth(self) -> dict[str, bytes]:
-        """Return all bytes of each journal."""
         return {self.full_name(name): (self._files / name).read_bytes() for name in self.names()}
 
     def full_name(self, name: str) -> str:
-        """Return the name under which the source knows a journal."""
         return name
 
     def options(self) -> dict[str, Any]:
-        """Return the options of the source."""
         return {"root": str(self._files), "maxBytesPerTrigger": str(self.batch_bytes)}
 
     def can_resume(self, entry: LedgerEntry | None) -> bool:
-        """Say whether a query without a checkpoint can go on where a table ends."""
+        """Return whether a query without a checkpoint can continue where a table ends."""
         return True
 
     def _line(self, name: str) -> bytes:
@@ -104,7 +97,7 @@ class MessageJournals(FileJournalSet):
     batch_bytes = 600
 
     def __init__(self, root: Path, endpoint: str, *, seed: int = 0, store: Path | None = None) -> None:
-        """Make empty journals below a directory that no other scenario uses.
+        """Create empty journals below a directory that no other scenario uses.
 
         Args:
             root: The scenario's directory.
@@ -120,7 +113,6 @@ class MessageJournals(FileJournalSet):
         super().__init__(root)
 
     def create(self, name: str) -> None:
-        """Make an empty journal."""
         super().create(name)
         with Client(self._endpoint, timeout_s=30) as client:
             client.create_journals(self._spec(name))
@@ -131,7 +123,7 @@ class MessageJournals(FileJournalSet):
 
     @contextmanager
     def replaced(self) -> Iterator[None]:
-        """Create every journal again, with other records; afterwards again, over the stored fragments.
+        """Recreate every journal with other records; afterwards recreate it over the stored fragments.
 
         A replacement has the same record boundaries up to the end of the original, and is a little longer, so
         that no offset shows that it is another journal.
@@ -139,7 +131,7 @@ class MessageJournals(FileJournalSet):
         assert self._store is not None
         with Client(self._endpoint, timeout_s=30) as client:
             for name in self.names():
-                suspend_journal(client, self.full_name(name))  # Stores what the broker holds.
+                suspend_journal(client, self.full_name(name))  # Makes the broker store what it holds.
                 delete_journal(client, self.full_name(name))
                 original = self._store / self.full_name(name)
                 if original.exists():
@@ -161,11 +153,9 @@ class MessageJournals(FileJournalSet):
         return (self._store / self.full_name(name)).with_name(f"{name}-original")
 
     def full_name(self, name: str) -> str:
-        """Return the journal's name."""
         return self._prefix + name
 
     def options(self) -> dict[str, Any]:
-        """Return the options of a query of committed messages."""
         return {
             **self._selected(),
             "brokerAddress": self._endpoint,
@@ -174,7 +164,7 @@ class MessageJournals(FileJournalSet):
         }
 
     def batch_options(self, *, stored: bool) -> dict[str, str]:
-        """Return the options of a batch, from what is stored of all journals or, if nothing is, a broker."""
+        """Return the options of a batch, from the store if all journals have fragments, else a broker."""
         if stored and self.are_stored():
             return {**self._selected(), "fragmentStore": f"file://{self._store}", "framing": "lines"}
         return {**self._selected(), "brokerAddress": self._endpoint}
@@ -187,19 +177,18 @@ class MessageJournals(FileJournalSet):
         }
 
     def are_stored(self) -> bool:
-        """Say whether there are stored fragments of each journal."""
         if (store := self._store) is None:
             return False
         return all(any((store / self.full_name(name)).glob("0*")) for name in self.names())
 
     def can_resume(self, entry: LedgerEntry | None) -> bool:
-        """Say whether there are states of producers where a table ends."""
+        """Return whether there are producer states for the table's end."""
         ends = entry.read_through.items() if entry else ()
         files = StateFiles(str(self._states))
         return all(files.load(journal, offset, None) for journal, offset in ends if offset)
 
     def lose_states(self, fraction: float) -> None:
-        """Remove the newest files of states, as many as the fraction says; damage the next one."""
+        """Remove a fraction of the state files, newest first, and damage the next one."""
         for name in self.names():
             directory = self._states / self.full_name(name)
             found = [path for path in directory.glob("[0-9]*") if path.name.isdigit()]
@@ -221,15 +210,15 @@ class MessageJournals(FileJournalSet):
 
 
 def _other_numbers(content: bytes) -> bytes:
-    """Return messages of the same lengths, with the same UUIDs, whose numbers differ."""
+    """Return messages of the same lengths and UUIDs with different numbers."""
     other = bytes.maketrans(b"0123456789", b"9876543210")
     return re.sub(rb'(?<="n":\[)\d+', lambda number: number[0].translate(other), content)
 
 
 class MessageWriter:
-    """Makes the messages of producers that commit, roll back, repeat themselves, and die.
+    """Creates messages of producers that commit, roll back, repeat themselves, and die.
 
-    A message tells the oracle what it is by fields of its own, so that nobody has to read its UUID:
+    A message describes itself to the oracle in separate fields, so that the oracle need not parse UUIDs:
     ``"n": [number, producer, clock, flags]``.
     """
 
@@ -241,13 +230,13 @@ class MessageWriter:
         self._sent: dict[str, list[bytes]] = {}
 
     def next(self, number: int, journal: str) -> bytes:
-        """Return the next message of a journal, newline and all."""
+        """Return the next message of a journal, newline included."""
         sent = self._sent.setdefault(journal, [])
         draw = self._rng.random()
-        if draw < 0.1 and sent:  # An append that was repeated.
+        if draw < 0.1 and sent:  # A repeated append.
             return self._rng.choice(sent[-20:])
         place = self._rng.randrange(PRODUCERS)
-        if draw < 0.13:  # A producer died, with its transactions open, and another takes its place.
+        if draw < 0.13:  # A producer died, with its transactions open, and another replaces it.
             self._newest += 1
             self._producers[place] = self._newest
         producer = self._producers[place]
@@ -256,10 +245,9 @@ class MessageWriter:
         return line
 
     def _act(self, producer: int) -> tuple[int, int]:
-        """Return clock and flags of a producer's next message."""
         clock = self._clocks.get(producer, FIRST_STEP)
         draw = self._rng.random()
-        if draw < 0.05:  # Rolls back all, or some of what is newest.
+        if draw < 0.05:  # Rolls back all or the newest part.
             return clock - self._rng.randint(1, 4), ACK_TXN
         self._clocks[producer] = clock + 1
         return clock + 1, ACK_TXN if draw < 0.25 else OUTSIDE_TXN if draw < 0.32 else CONTINUE_TXN

@@ -1,4 +1,4 @@
-"""The oracle of each kind of sink: the table's files beside what the journals' bytes say."""
+"""The oracle of each kind of sink, which compares the table's files with the journals' bytes."""
 
 from __future__ import annotations
 
@@ -96,22 +96,21 @@ def committed_rows(
 
 @cache
 def _sent(value: bytes) -> Sent:
-    """Return a message, as it says itself."""
     _, producer, clock, flags = json.loads(value)["n"]
     return Sent(producer, clock, flags, 0)
 
 
 def read_fitting(journal: str, offset: int, value: bytes) -> tuple[tuple[str, int], Row | None]:
-    """Return key and row of a record of the main table, no row for a dead letter."""
+    """Return key and row of a record of the main table, without a row for a dead letter."""
     return (journal, offset), (journal, offset, value) if fits(value) else None
 
 
 def check_dead(
     verdict: OracleVerdict, table: Path, truth: Mapping[str, bytes], *, app_id: str, complete: bool
 ) -> OracleVerdict:
-    """Check the newest dead letters, and add what is wrong with them to the main table's verdict.
+    """Check the newest dead letters, and add problems to the main table's verdict.
 
-    They are committed before the rows, so they may be ahead of the main table. In the end they may not.
+    They are committed before the rows, so they may be ahead of the main table, except at the end.
     """
     entry = [version.entry for version in read_versions(table, app_id)][-1]
     ends = entry.read_through if entry else {}

@@ -1,4 +1,4 @@
-"""The end of a query's run, from the text of Spark's error."""
+"""Derives how a query's run ended from the text of Spark's error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CRASHED = "crashed"
 
 
 class UnexpectedEndError(GazetteError):
-    """A query ended in a way that no step of the schedule accounts for."""
+    """A query ended in a way that no step of the schedule explains."""
 
     problem: str
 
@@ -34,7 +34,7 @@ def outcome(error: str) -> str:
     """Return how the query ended: :data:`CRASHED`, or the name of the sink's error.
 
     Raises:
-        UnexpectedEndError: in neither way.
+        UnexpectedEndError: it ended in any other way.
     """
     if _CRASHED.search(error):
         return CRASHED

@@ -1,8 +1,8 @@
-"""The points at which a query can be killed: a table, so that a new step of the sink is a new line.
+"""The table of points at which a query can be killed; a new step of the sink is a new row.
 
-A point is reached in two ways. In one process an exception is raised there (``raises``, the name of
-a failpoint), which Spark and Delta see as the end of the query; what they keep in memory survives. In a child
-process SIGKILL comes there (``kills``): at a failpoint of the driver or of its tasks, or before or after the
+A point is reached in two ways. In one process an exception is raised there (``raises``, the name of a
+failpoint), which Spark and Delta see as the end of the query; what they keep in memory survives. In a child
+process SIGKILL comes there (``kills``): at a failpoint of the driver or its tasks, or before or after the
 rename that makes a file of the query checkpoint or of the table's log visible, which is exact to the system
 call.
 """
@@ -18,7 +18,7 @@ TABLE_LOG = r"/table/_delta_log/\d{20}\.json"
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """SIGKILL ``before`` or ``after`` a rename whose target's path ends so."""
+    """SIGKILL ``before`` or ``after`` a rename to a path with this ending."""
 
     when: str
     path_end: str
@@ -44,8 +44,6 @@ class TaskFailpoint:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A moment in a batch."""
-
     name: str
     raises: str | None = None
     """Failpoint at which an exception is raised, None where only a kill gets."""
@@ -110,6 +108,6 @@ def reachable(features: frozenset[str], *, by_kill: bool) -> list[Point]:
         if (point.kills if by_kill else point.raises) and (not point.feature or point.feature in features)
     ]
     if features == {"iceberg"} and by_kill:
-        # No process that could be killed there renames a file of Delta's log.
+        # No killable process renames a file of Delta's log there.
         points = [point for point in points if point.kills not in TABLE_RENAMES]
     return points

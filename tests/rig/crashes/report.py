@@ -1,4 +1,4 @@
-"""The results of many schedules, in numbers: by kind of sink, by kind of crash, by point."""
+"""The results of many schedules in numbers: by kind of sink, kind of crash, and point."""
 
 from __future__ import annotations
 
@@ -37,17 +37,15 @@ COLUMNS = (
 
 
 def rule_of_three(trials: int) -> float:
-    """Return the upper limit of the failure rate, with 95 % confidence, after trials without a failure."""
+    """Return the 95 % upper limit of the failure rate after this many trials without a failure."""
     return min(1.0, 3 / trials) if trials else 1.0
 
 
 def crashes(record: Record) -> int:
-    """Return how many crashes a schedule had."""
     return sum(record[kind] for kind in KINDS_OF_CRASH)
 
 
 def summary(records: Iterable[Record]) -> str:
-    """Return totals, and for each schedule that failed the command that runs it again."""
     records = list(records)
     failed = [record for record in records if record["failure"]]
     total = sum(crashes(record) for record in records)
@@ -65,7 +63,6 @@ def summary(records: Iterable[Record]) -> str:
 
 
 def _by_sink(records: list[Record]) -> list[str]:
-    """Return a table with a line for each kind of sink, and their sum."""
     head = ("queries", "SIGKILLs", "sink alone", "overtaken", *COLUMNS[4:])
     lines = ["| sink | schedules | " + " | ".join(head) + " |", "|---" * (len(head) + 2) + "|"]
     kinds = sorted({record["sink"] for record in records})
@@ -77,7 +74,7 @@ def _by_sink(records: list[Record]) -> list[str]:
 
 
 def _by_crash(records: list[Record]) -> list[str]:
-    """Return a table with a line for each kind of crash: number, share, seconds of one."""
+    """Return a table with a line for each kind of crash: number, share, seconds per crash."""
     total = sum(crashes(record) for record in records)
     lines = ["| crashes | number | share | seconds each |", "|---|---|---|---|"]
     for kind, name in KINDS_OF_CRASH.items():

@@ -1,19 +1,20 @@
-"""Carries out a schedule: a real query, a real table, an oracle after every step.
+"""Carries out a schedule with a real query and a real table, and asks an oracle after every step.
 
-The journals are files (:mod:`tests.rig.file_source`) or a broker's, the query runs in this process's Spark
-or, to be killed, in a child's. After a step the table has to be exact up to what it records, and the query
-must have ended in a way that the step accounts for: a query checkpoint that continues the table is never
-refused, one that does not may be, and is then replaced by a new one that resumes from the table. In the end
+The journals are files (:mod:`tests.rig.file_source`) or a broker's. The query runs in this process's Spark
+or, to be killed, in a child's. After each step the table must be exact up to its recorded offsets, and the
+query must have ended in a way that the step explains: a query checkpoint that continues the table is never
+refused; any other may be, and is then replaced by a new one that resumes from the table. At the end
 everything is read, and every record must be there once.
 
-A query with state is bound to its checkpoint. So a new one and a copy must be refused, with the ways out, and
-the query goes on with the checkpoint of the table's newest entry; a RESTORE is undone.
+A query with state is bound to its checkpoint. A new checkpoint and a copy must therefore be refused, with the
+alternatives named, and the query continues with the checkpoint of the table's newest entry. A RESTORE is
+undone.
 
-Runs into an Iceberg table take the direct lane and the format in turns. Its snapshots also expire.
+Runs into an Iceberg table alternate between the direct lane and the format. Its snapshots also expire.
 
-A query of committed messages also loses its files of states. Where both these and its checkpoint are lost, it
-must not resume: it reads everything again, and trims what the table has. In between backfills fill its table,
-from brokers or from their store, and die; then a new query goes on where they left the table.
+A query of committed messages also loses its state files. If both these and its checkpoint are lost, it must
+not resume: it reads everything again and trims what the table has. In between, backfills fill its table from
+brokers or from their store, and crash; then a new query continues where they left the table.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ WriteBatch = Callable[[DataFrame, int], None]
 
 @dataclass(eq=False)
 class TableInexactError(GazetteError):
-    """The oracle found rows lost, doubled or altered, or a ledger that does not match the rows."""
+    """The oracle found lost, duplicate or altered rows, or a ledger that does not match the rows."""
 
     verdict: OracleVerdict
 
@@ -80,8 +81,6 @@ class TableInexactError(GazetteError):
 
 @dataclass(slots=True)
 class Counts:
-    """What a scenario has come through."""
-
     cycles: int = 0
     """Runs of the query that an exception ended, each followed by another run."""
     retries: int = 0
@@ -98,12 +97,12 @@ class Counts:
 
     @property
     def crashes(self) -> int:
-        """All but the overtaken writers."""
+        """All crashes, without overtaken writers."""
         return self.cycles + self.retries + self.sigkills
 
 
 def our_sink(scenario: Scenario, checkpoint: Path) -> DeltaSink | IcebergSink:
-    """Return the writer under test, as a fresh process would make it."""
+    """Return the sink under test, as a new process would create it."""
     if SINKS[scenario.sink].iceberg:
         return iceberg_sink(APP_ID, scenario.table)
     on_overlap = "trim" if checkpoint in scenario.trims else "fail"
@@ -113,7 +112,7 @@ def our_sink(scenario: Scenario, checkpoint: Path) -> DeltaSink | IcebergSink:
 
 
 class Scenario:
-    """Journals, a table, and the query checkpoint that continues it, or may not. Used by one thread."""
+    """Journals, a table, and the current query checkpoint, which may not continue it. Used by one thread."""
 
     def __init__(
         self,
@@ -127,7 +126,7 @@ class Scenario:
         store: Path | None = None,
         seed: int = 0,
     ) -> None:
-        """Make two empty journals.
+        """Create two empty journals.
 
         Args:
             spark: Runs the queries of this process.
@@ -190,7 +189,6 @@ class Scenario:
         return self.finish()
 
     def carry_out(self, step: Step) -> None:
-        """Carry out one step and check the table."""
         began = time.monotonic()
         self._journals.append(step.records)
         getattr(self, f"_{step.kind.replace(' ', '_')}")(step)
@@ -201,7 +199,6 @@ class Scenario:
         self.counts.seconds[step.kind] += time.monotonic() - began
 
     def finish(self) -> OracleVerdict:
-        """Read everything and check that it is there."""
         if not self._fits:
             self._new_checkpoint()
         ended = self._run_main()
@@ -210,7 +207,7 @@ class Scenario:
         return self.check(complete=True)
 
     def check(self, *, complete: bool = False) -> OracleVerdict:
-        """Ask the oracle.
+        """Check the table with the oracle.
 
         Raises:
             TableInexactError: something is wrong.
@@ -240,7 +237,7 @@ class Scenario:
         self._accept(ended, CRASHED)
 
     def _sink_crashes(self, step: Step) -> None:
-        """Kill the sink on each batch and make it again, as by a restarted query; Spark goes on."""
+        """Kill the sink on each batch and recreate it, as a restarted query does; Spark continues."""
 
         def write(df: DataFrame, batch_id: int) -> None:
             for name in step.point.split("|"):
@@ -250,7 +247,7 @@ class Scenario:
         self._accept(self._run_query(self._checkpoints[-1], self._journals.batch_bytes, write))
 
     def _die(self, df: DataFrame, batch_id: int, name: str) -> None:
-        """Have a new sink die at a point; a batch that the table has does not come by all of them."""
+        """Crash a new sink at a point; a batch that the table already has does not reach all of them."""
         failpoint = BY_NAME[name].raises
         assert failpoint is not None
         with self._armed(failpoint, 1), suppress(FailpointError):
@@ -279,7 +276,7 @@ class Scenario:
         self.counts.points["random moment"] += 1
 
     def _backfill(self, step: Step) -> None:
-        """Have a backfill die, and perhaps another one end; a new query goes on where the table ends then."""
+        """Crash a backfill, perhaps complete another one, and start a new query where the table ends."""
         point = BY_NAME[step.point]
         assert point.raises is not None
         is_killed = is_of_task(point) and step.fraction < 0.5
@@ -294,7 +291,7 @@ class Scenario:
         self._new_checkpoint()
 
     def _fill(self, step: Step, *, stored: bool = True) -> bool:
-        """Run a backfill, from what is stored where the step says so; return whether it died."""
+        """Run a backfill, from the store if the step says so; return whether it crashed."""
         sink = self._kind.sink(APP_ID, str(self.table))
         self.direct = not self.direct
         options, schema = self._batch_options(step, stored=stored), self._journals.schema
@@ -336,7 +333,7 @@ class Scenario:
         self._accept(self._run_main())
 
     def _mislay_checkpoint(self) -> None:
-        """Start a query that is bound to its checkpoint with a new one, then have that found again."""
+        """Start a query that is bound to its checkpoint with a new one, then restore the old one."""
         started = self._newest() is not None
         new = self._root / f"new-{uuid.uuid4().hex[:8]}"
         self._checkpoints.insert(0, new)
@@ -346,12 +343,10 @@ class Scenario:
             self._accept(self._run_main())
 
     def _lose_states(self, step: Step) -> None:
-        """Remove files of producers' states: the newest, or all."""
         assert isinstance(self._journals, MessageJournals)
         self._journals.lose_states(min(1, 2 * step.fraction))
 
     def _check_states_are_missed(self) -> None:
-        """Check that a query does not resume where the states of producers are not known."""
         if self._journals.can_resume(self._newest()):
             return
         sink = DeltaSink(APP_ID, path=location(self.table))
@@ -366,10 +361,10 @@ class Scenario:
         raise UnexpectedEndError("a query without states went on where the table ends")
 
     def _recreate(self, step: Step) -> None:
-        """Have the journals deleted and created again with other records, then with their own.
+        """Delete and recreate the journals, first with other records, then with their own.
 
-        No query may take the other records for the table's: neither one that goes on from a checkpoint, nor a
-        new one, nor a backfill. Over the stored fragments, which have the same bytes, every query goes on.
+        No query may accept the other records: neither one that continues from a checkpoint, nor a new one,
+        nor a backfill. Over the stored fragments, which have the same bytes, every query continues.
         """
         assert isinstance(self._journals, MessageJournals)
         newest = self._newest()
@@ -381,7 +376,6 @@ class Scenario:
         self._accept(self._run_main())
 
     def _run_replaced(self, step: Step) -> str:
-        """Run a query on journals that were created again; return how it ended."""
         if step.fraction < 0.3:
             try:
                 self._fill(step, stored=False)
@@ -395,8 +389,7 @@ class Scenario:
         return self._run_query(copy, self._journals.batch_bytes)
 
     def _stale_checkpoint(self, step: Step) -> None:
-        """Have a copy of the checkpoint stay behind, then run it with larger batches."""
-        own_id = not self._kind.bound or step.fraction < 0.5  # A back-up has the query's id.
+        own_id = not self._kind.bound or step.fraction < 0.5  # A backup has the query's id.
         continues, copy = self._fits, self._copy(own_id=own_id)
         self._accept(self._run_main())
         if copy is None:
@@ -414,11 +407,11 @@ class Scenario:
             self._fits = self._fits and not wrote
         elif own_id and not self._wrote_newest(copy):
             self._must_be_refused(ended)
-        elif wrote:  # It was not behind: no batch came after it was copied.
+        elif wrote:  # The copy was not behind: no batch came after it.
             self._checkpoints.append(copy)
 
     def _zombie(self, step: Step) -> None:
-        """Have a copy of the checkpoint run to the end in the middle of a batch: the first writer loses."""
+        """Run a copy of the checkpoint to the end during a batch, so that the first writer loses."""
         overtook: list[tuple[Path | None, str]] = []
 
         def overtake() -> None:
@@ -427,7 +420,7 @@ class Scenario:
             overtook.append((copy, ended))
 
         if self._kind.is_format:
-            self.direct = False  # So the next run takes the direct lane, whose commits are this process's.
+            self.direct = False  # The next run takes the direct lane, which commits in this process.
         with calling(step.point, overtake, step.nth):
             ended = self._run_main()
         if not overtook:
@@ -439,7 +432,7 @@ class Scenario:
         self._accept(ended, may_refuse=True)
         self._accept(successor, may_refuse=True)
         self._fits = False
-        if copy is not None and step.fraction < 0.5:  # The winner goes on instead.
+        if copy is not None and step.fraction < 0.5:  # The winner continues.
             self._checkpoints.append(copy)
             self._fits = successor == ENDED and ended != ENDED
 
@@ -453,9 +446,9 @@ class Scenario:
                 self._undo_restore(version)
 
     def _undo_restore(self, version: int) -> None:
-        """Have a query that is bound to its checkpoint refused, and bring the table back to a version.
+        """Check that a query bound to its checkpoint is refused, then bring the table back to a version.
 
-        If it had not completed the batches that are undone, it runs them again, and nothing is lost.
+        If the query had not completed the undone batches, it runs them again, and nothing is lost.
         """
         newest, done = self._newest(), _completed(self._checkpoints[-1])
         ended = self._run_main()
@@ -499,7 +492,6 @@ class Scenario:
         return self._run_query(self._checkpoints[-1], self._journals.batch_bytes)
 
     def _run_query(self, checkpoint: Path, batch_bytes: int, write: WriteBatch | None = None) -> str:
-        """Run a query up to the journals' present ends; return how it ended."""
         resumes = not self._has_batches(checkpoint) and self._resumes(checkpoint)
         self.direct = not self.direct and checkpoint not in self.trims
         self._error = ""
@@ -538,13 +530,13 @@ class Scenario:
             assert isinstance(sink, DeltaSink)
             mode, root = self._kind.output_mode, str(checkpoint)
             return sink.start(rows, checkpoint=root, output_mode=mode, lane="spark", availableNow=True)
-        clear_unfinished(self.spark, str(checkpoint))  # As the sink would.
+        clear_unfinished(self.spark, str(checkpoint))  # As the sink does.
         writer = rows.writeStream.foreachBatch(write).outputMode(self._kind.output_mode)
         writer = writer.trigger(availableNow=True)
         return writer.option("checkpointLocation", str(checkpoint)).start()
 
     def _stream(self, checkpoint: Path, batch_bytes: int, *, resumes: bool) -> DataFrame:
-        """Return the rows as a stream; where there is a checkpoint the reader's options do not matter."""
+        """Return the rows as a stream; with a checkpoint, the reader's options do not matter."""
         reader = self._reader(batch_bytes)
         if self._kind.iceberg:
             return (iceberg_sink(APP_ID, self.table).resume(reader) if resumes else reader).load()
@@ -565,14 +557,13 @@ class Scenario:
         return reader.schema(journals.schema) if journals.schema else reader
 
     def _resumes(self, checkpoint: Path) -> bool:
-        """Say whether a new query goes on where the table ends; if not, it reads everything again."""
+        """Return whether a new query continues where the table ends; otherwise it reads everything again."""
         can = self._journals.can_resume(self._newest())
         if not can:
             self.trims.add(checkpoint)
         return can
 
     def _command(self) -> dict[str, Any]:
-        """Return what a child has to know; it gets a checkpoint that continues the table."""
         if not self._fits:
             self._new_checkpoint()
         checkpoint = self._checkpoints[-1]
@@ -598,7 +589,7 @@ class Scenario:
         return self._children
 
     def _armed(self, failpoint: str, nth: int, action: str = "") -> AbstractContextManager[None]:
-        """Have an exception raised at a failpoint, in this process or in the source's.
+        """Raise an exception at a failpoint, in this process or in the source's processes.
 
         Args:
             failpoint: Its name.
@@ -613,7 +604,7 @@ class Scenario:
             raise FailpointError(failpoint)
 
         here = calling(failpoint, crash, nth)
-        # Where lanes take turns, the run comes by the point in this process or in one of the format's.
+        # If lanes alternate, the run reaches the point in this process or in one of the format's.
         return both(here, ordered) if self._kind.is_format else here
 
     @contextmanager
@@ -625,7 +616,7 @@ class Scenario:
             self._crash_file.unlink()
 
     def _accept(self, ended: str, *expected: str, may_refuse: bool = False) -> None:
-        """Check how a run ended; a checkpoint that was refused as it may be is given up."""
+        """Check how a run ended; abandon a checkpoint that was rightly refused."""
         if ended in (ENDED, *expected):
             return
         if ended == RECREATED:
@@ -636,42 +627,38 @@ class Scenario:
             self._new_checkpoint()
 
     def _must_be_refused(self, ended: str) -> None:
-        """Check that a query that is bound to another checkpoint was refused, with the ways out."""
         if ended not in ("OverlapError", "GapError") or BOUND_ADVICE not in self._error:
             raise UnexpectedEndError(f"a query with state and a strange checkpoint: {ended} {self._error}")
 
     def _keep_newest(self) -> None:
-        """Go on with the checkpoint whose query wrote the newest entry."""
         self._fits = True
         if self._newest() is not None and not self._wrote_newest(self._checkpoints[-1]):
             self._checkpoints.append([each for each in self._checkpoints if self._wrote_newest(each)][-1])
 
     def _wrote_newest(self, checkpoint: Path) -> bool:
-        """Say whether the newest entry is of a checkpoint's query."""
         newest, about = self._newest(), checkpoint / "metadata"
         if newest is None or not about.exists():
             return False
         return parse_query_id(about.read_text(), str(about)) == newest.query_id
 
     def _newest(self) -> LedgerEntry | None:
-        """Return the table's newest entry, None without one."""
         entries = self._contents.entries(APP_ID)
         return entries[-1] if entries else None
 
     # Files.
 
     def _new_checkpoint(self) -> None:
-        """Go on with a checkpoint that does not exist yet, so that its query resumes from the table."""
+        """Switch to a checkpoint that does not exist yet, so that its query resumes from the table."""
         self._checkpoints.append(self._root / f"checkpoint-{len(self._checkpoints)}")
         self._fits = True
 
     def _copy(self, *, own_id: bool) -> Path | None:
-        """Copy the newest checkpoint as it is, None if there is no checkpoint."""
+        """Copy the newest checkpoint, or return None if there is none."""
         original = self._checkpoints[-1]
         if not self._has_batches(original):
             return None
         copy = shutil.copytree(original, self._root / f"copy-{uuid.uuid4().hex[:8]}")
-        if own_id:  # Spark stops the older of two queries with one id.
+        if own_id:  # Spark stops the older of two queries with the same id.
             (copy / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
             (copy / ".metadata.crc").unlink(missing_ok=True)
         self._checkpoints.insert(-1, copy)
@@ -685,7 +672,6 @@ class Scenario:
 
 @contextmanager
 def both(first: AbstractContextManager[None], second: AbstractContextManager[None]) -> Iterator[None]:
-    """Enter two contexts."""
     with first, second:
         yield
 

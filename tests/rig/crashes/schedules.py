@@ -1,7 +1,7 @@
 """Schedules: the steps of a query and its table, drawn from a seed.
 
-The same seed and settings give the same schedule, in every release that draws as this one does. The effect of
-a kill at a random moment is chance all the same.
+The same seed and settings give the same schedule in every release with the same drawing code. The effect of a
+kill at a random moment is still random.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings that schedules are drawn from, beside the seed."""
+    """Settings for drawing schedules, except the seed."""
 
     steps: int = 20
     kill_share: float = 0.0
@@ -140,8 +140,6 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps of one query."""
-
     sink: str
     """Kind of its sink; see :data:`tests.rig.crashes.sinks.SINKS`."""
     steps: tuple[Step, ...]
@@ -150,13 +148,12 @@ class Schedule:
 
 
 def fitting(sink: str) -> list[Kind]:
-    """Return the steps that need no child process, as far as a kind of sink takes them."""
+    """Return the steps without a child process that a kind of sink supports."""
     left_out = LEFT_OUT.get(sink, frozenset())
     return [kind for kind in WEIGHTS if FEATURE_OF.get(kind, sink) == sink and kind not in left_out]
 
 
 def draw(seed: int, settings: Settings) -> Schedule:
-    """Draw a schedule."""
     rng = random.Random(seed)
     sink = settings.sinks[seed % len(settings.sinks)]
     steps = tuple(_step(rng, settings, sink) for _ in range(settings.steps))
@@ -164,12 +161,12 @@ def draw(seed: int, settings: Settings) -> Schedule:
 
 
 def directories(sink: str) -> list[str]:
-    """Return the names that the directory of a kind of sink may have."""
+    """Return the possible directory names for a kind of sink."""
     kind = SINKS[sink]
     if kind.iceberg:
-        # Catalogs and pyiceberg take locations for URLs.
+        # Catalogs and pyiceberg parse locations as URLs.
         return [name for name in DIRECTORIES if not set(name) & set("%?#")]
-    # deltalake, which commits for the direct lane and the format, takes some directories for others.
+    # deltalake, which commits for the direct lane and the format, confuses some directories with others.
     by_deltalake = kind.direct or kind.is_format
     return [name for name in DIRECTORIES if not (by_deltalake and misread_by_deltalake(f"/{name}"))]
 

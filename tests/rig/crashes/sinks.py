@@ -1,6 +1,6 @@
-"""The queries that a driver can have: both lanes, the formats, and the sink's other features.
+"""The queries of drivers: both lanes, the formats, and the sink's other features.
 
-Records begin with a number and a blank, but for messages: see :mod:`tests.rig.crashes.journals`.
+Records begin with a number and a space, except messages: see :mod:`tests.rig.crashes.journals`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ NUMBER = "CAST(substring_index(CAST(value AS STRING), ' ', 1) AS BIGINT)"
 
 @dataclass(frozen=True, slots=True)
 class SinkKind:
-    """A query from journals into a table."""
-
     shape: Callable[[DataFrame], DataFrame]
     """Makes the rows of raw ones."""
     options: Callable[[str], dict[str, Any]]
@@ -69,16 +67,15 @@ class SinkKind:
     """Spark's output mode of the query."""
 
     def sink(self, app_id: str, table: str, checkpoint: str | None = None, **more: Any) -> DeltaSink:
-        """Return the writer."""
         return DeltaSink(app_id, path=location(table), checkpoint=checkpoint, **self.options(table), **more)
 
     def load(self, reader: DataStreamReader, sink: DeltaSink, *, direct: bool) -> DataFrame:
         """Return the stream that the sink writes.
 
         Args:
-            reader: Of the journals.
-            sink: The sink, for a table that may have to be made.
-            direct: Whether tasks write the data files, where this kind of query can.
+            reader: Reader of the journals.
+            sink: The sink, whose table may not exist yet.
+            direct: Whether tasks write the data files, if this kind of query supports that.
         """
         if direct and self.direct:
             return load_files(reader, sink)[0]
@@ -87,7 +84,6 @@ class SinkKind:
     def start_format(
         self, rows: DataFrame, app_id: str, table: str, checkpoint: str, crash_file: str, **trigger: Any
     ) -> StreamingQuery:
-        """Start the query whose sink is a format."""
         writer = rows.writeStream.trigger(**trigger)
         writer = writer.options(appId=app_id, checkpointLocation=checkpoint, crashFile=crash_file)
         if not self.iceberg:
@@ -97,21 +93,19 @@ class SinkKind:
         return writer.format("crashing_iceberg").start()
 
     def with_lane(self, sink: DeltaSink, table: str, *, direct: bool) -> DeltaSink:
-        """Return a sink for the rows of :meth:`load`."""
         if not (direct and self.direct):
             return sink
-        table_id, where = Snapshot(table).metadata().id, location(table)  # load() has made the table.
+        table_id, where = Snapshot(table).metadata().id, location(table)  # load() has created the table.
         return sink.with_files(FileCommits(table_at(where), where, str(table_id), {}))
 
 
 def iceberg_sink(app_id: str, table: str | Path) -> IcebergSink:
-    """Return the writer of an Iceberg table, in a catalog in the table's directory."""
     properties = catalog_properties(Path(table))
     return IcebergSink(app_id, table=NAME.identifier, catalog=NAME.catalog, properties=properties)
 
 
 def location(table: str | Path) -> str:
-    """Return where Spark finds a table: in its directory, or as ``s3a://`` if that is in a bucket."""
+    """Return a table's location in Spark: its directory, or an ``s3a://`` URL if that is in a bucket."""
     buckets = os.environ.get(BUCKETS_VARIABLE)
     if buckets and Path(table).is_relative_to(buckets):
         return f"s3a://{Path(table).relative_to(buckets).as_posix()}"
@@ -119,12 +113,11 @@ def location(table: str | Path) -> str:
 
 
 def dead_table(table: str | Path) -> Path:
-    """Return where the dead letters of a table are."""
     return Path(f"{table}-dead")
 
 
 def keyed(rows: DataFrame) -> DataFrame:
-    """Return rows of which the last of each key is kept."""
+    """Return rows of which an upsert keeps the last one of each key."""
     return rows.selectExpr(
         "journal",
         "offset",
@@ -134,7 +127,7 @@ def keyed(rows: DataFrame) -> DataFrame:
 
 
 def read_keyed(journal: str, offset: int, value: bytes) -> tuple[str, tuple[str, int, str, bytes]]:
-    """Return key and row of a record, as :func:`keyed` makes them."""
+    """Return key and row of a record, in the form that :func:`keyed` produces."""
     key = f"{journal} {_number(value) % KEYS}"
     return key, (journal, offset, key, value)
 
@@ -145,15 +138,14 @@ def parsed(rows: DataFrame) -> DataFrame:
 
 
 def fits(value: bytes) -> bool:
-    """Say whether a record fits, where :func:`parsed` splits them."""
     return _number(value) % UNFIT != 0
 
 
 def distinct(rows: DataFrame) -> DataFrame:
-    """Return one row of all records of a journal that are alike, from state that is never dropped.
+    """Return one row of all equal records of a journal, from state that is never dropped.
 
     The watermark is a day behind records that are a second apart. Each batch with rows moves it, so that
-    Spark runs batches in which no source moved.
+    Spark runs batches in which no source has moved.
     """
     timed = rows.selectExpr(
         "journal", f"{NUMBER} AS number", f"timestamp_seconds(1000000 + {NUMBER}) AS time"
@@ -163,7 +155,7 @@ def distinct(rows: DataFrame) -> DataFrame:
 
 
 def read_distinct(journal: str, offset: int, value: bytes) -> tuple[tuple[str, int], tuple[str, int]]:
-    """Return key and row of a record, as :func:`distinct` makes them."""
+    """Return key and row of a record, in the form that :func:`distinct` produces."""
     row = journal, _number(value) // ALIKE
     return row, row
 
@@ -175,7 +167,7 @@ def counted(rows: DataFrame) -> DataFrame:
 
 
 def count_records(contents: Mapping[str, bytes]) -> Counter[tuple[str, int, int]]:
-    """Return the rows that :func:`counted` makes of the journals' first bytes."""
+    """Return the rows that :func:`counted` produces from the journals' first bytes."""
     groups = Counter(
         (journal, _number(value) // ALIKE)
         for journal, content in contents.items()
@@ -202,7 +194,8 @@ SINKS: Mapping[str, SinkKind] = {
     "format": SinkKind(lambda rows: rows, lambda _: {}, is_format=True),
     "iceberg": SinkKind(lambda rows: rows, lambda _: {}, direct=True, is_format=True, iceberg=True),
     "committed": SinkKind(lambda rows: rows, lambda _: {}, committed=True, direct=True),
-    # The host of applications writes its state so: a batch of few keys names them, any other one is merged.
+    # The host of applications writes its state this way: it names the keys of a small batch and merges
+    # others.
     "replace": SinkKind(keyed, lambda _: {"upsert": RepeatableUpsert(("key",))}),
 }
 """Sinks by the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""

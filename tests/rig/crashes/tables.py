@@ -1,4 +1,4 @@
-"""The tables that schedules are about: what is read of them, and what others do to them."""
+"""The tables of schedules: what is read from them, and what other writers do to them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class CrashTable(Protocol):
     """A table of one schedule, of either format."""
 
     def exists(self) -> bool:
-        """Say whether there is a table, with or without rows."""
+        """Return whether there is a table, with or without rows."""
         ...
 
     def version(self) -> int:
-        """Return a number that each commit raises, 0 without a table."""
+        """Return a number that increases with each commit, 0 without a table."""
         ...
 
     def entries(self, app_id: str) -> list[LedgerEntry | None]:
@@ -43,7 +43,7 @@ class CrashTable(Protocol):
         ...
 
     def restore(self, app_id: str, fraction: float) -> None:
-        """Go back to one of the versions, the oldest at 0."""
+        """Restore one of the versions; the fraction 0 is the oldest one."""
         ...
 
     def optimize(self) -> None:
@@ -51,60 +51,51 @@ class CrashTable(Protocol):
         ...
 
     def set_property(self, value: str) -> None:
-        """Change a property that nobody reads."""
+        """Set a property that has no effect."""
         ...
 
     def write_as_another(self) -> None:
-        """Commit without rows, as another app id of the sink would."""
+        """Commit without rows, as another app id of the sink does."""
         ...
 
 
 def crash_table(kind: str, spark: SparkSession, directory: Path) -> CrashTable:
-    """Return the table of a kind of sink."""
     return IcebergCrashTable(directory) if SINKS[kind].iceberg else DeltaCrashTable(spark, directory)
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaCrashTable:
-    """A Delta table in a directory."""
-
     spark: SparkSession
     directory: Path
 
     def exists(self) -> bool:
-        """Say whether there is a table: a query killed in its first commit leaves a directory alone."""
+        """Return whether there is a table: a query killed in its first commit leaves only a directory."""
         return self.version() > 0
 
     def version(self) -> int:
-        """Return the number of commits."""
         return len(list((self.directory / "_delta_log").glob("*.json")))
 
     def entries(self, app_id: str) -> list[LedgerEntry | None]:
-        """Return the entry in force at each version, oldest first."""
         return [version.entry for version in read_versions(self.directory, app_id)]
 
     def restore(self, app_id: str, fraction: float) -> None:
-        """Restore one of the versions."""
         self.restore_version(int(fraction * self.version()))
 
     def restore_version(self, version: int) -> None:
-        """Restore a version."""
         self._sql(f"RESTORE TABLE {{t}} TO VERSION AS OF {version}")
 
     def optimize(self) -> None:
-        """Compact."""
         self._sql("OPTIMIZE {t}")
 
     def roll(self) -> None:
-        """Have Delta write a checkpoint of its log every other commit."""
+        """Make Delta write a checkpoint of its log every other commit."""
         self._sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
 
     def set_property(self, value: str) -> None:
-        """Change a property that nobody reads."""
         self._sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('note' = '{value}')")
 
     def write_as_another(self) -> None:
-        """Append nothing, with a transaction number and an entry of another app id."""
+        """Append no rows, with a transaction number and an entry of another app id."""
         nothing = self.spark.read.format("delta").load(location(self.directory)).limit(0)
         options: dict[str, Any] = {"txnAppId": "gazette_spark/other", "txnVersion": self.version()}
         metadata = json.dumps({"app_id": "other", "format_version": 1})
@@ -117,27 +108,24 @@ class DeltaCrashTable:
 
 
 class IcebergCrashTable:
-    """An Iceberg table in a catalog of its own, in SQLite in a directory."""
+    """An Iceberg table in a separate catalog, in SQLite in a directory."""
 
     def __init__(self, directory: Path) -> None:
-        """Make the catalog if there is none."""
         self.properties = catalog_properties(directory)
         self._catalog: Catalog = open_catalog(NAME.catalog, self.properties)
         self._others = 0
 
     def load(self) -> Table | None:
-        """Return the table as it is now, None without one."""
         try:
             return self._catalog.load_table(NAME.identifier)
         except NoSuchTableError:
             return None
 
     def exists(self) -> bool:
-        """Say whether there is a table with a snapshot."""
         return self.version() > 0
 
     def version(self) -> int:
-        """Return the sequence number of the newest snapshot of all, current or not."""
+        """Return the sequence number of the newest snapshot, current or not."""
         table = self.load()
         return (
             max((snapshot.sequence_number or 0 for snapshot in table.snapshots()), default=0) if table else 0
@@ -146,8 +134,9 @@ class IcebergCrashTable:
     def history(self, app_id: str) -> list[tuple[Snapshot, Version]]:
         """Return the current snapshot and its ancestors, oldest first, with the entry in force at each one.
 
-        It begins with the first snapshot that has an entry of the app id, for what was in force before has
-        expired. If none has, it is the current snapshot alone, with the entry that the package finds.
+        It begins with the first snapshot that has an entry of the app id, because earlier entries have
+        expired. If there is no such snapshot, it is the current one alone, with the entry that the package
+        finds.
         """
         table = self.load()
         snapshot = table.current_snapshot() if table else None
@@ -162,7 +151,7 @@ class IcebergCrashTable:
         for ancestor in reversed(chain):
             summary = ancestor.summary.additional_properties if ancestor.summary else {}
             stored = parse_entry(summary.get(SUMMARY_KEY), app_id)
-            # Tables of so few journals have entries with all positions.
+            # Tables with this few journals have entries with all positions.
             assert stored is None or isinstance(stored, LedgerEntry)
             entry = stored or entry
             if entry is not None:
@@ -173,19 +162,17 @@ class IcebergCrashTable:
         return history
 
     def entries(self, app_id: str) -> list[LedgerEntry | None]:
-        """Return the entry in force at each snapshot, oldest first."""
         return [version.entry for _, version in self.history(app_id)]
 
     def newest(self, app_id: str) -> LedgerEntry | None:
-        """Return the newest entry, as the package finds it."""
         table = self.load()
         return table_state(table, app_id, str(NAME)).entry if table else None
 
     def restore(self, app_id: str, fraction: float) -> None:
         """Make an ancestor of the current snapshot the current one.
 
-        Behind the oldest entry that shows there is none to go back to: that is for ``adopt``, which the
-        schedules without Spark draw.
+        Nothing before the oldest visible entry can be restored: that requires ``adopt``, which the schedules
+        without Spark draw.
         """
         history, table = self.history(app_id), self.load()
         assert table is not None
@@ -193,7 +180,7 @@ class IcebergCrashTable:
         table.manage_snapshots().set_current_snapshot(snapshot_id=snapshot.snapshot_id).commit()
 
     def expire(self, fraction: float) -> None:
-        """Expire the oldest snapshots, or all but the current one."""
+        """Expire the oldest snapshots, or all except the current one."""
         table = self.load()
         assert table is not None
         current = table.metadata.current_snapshot_id
@@ -204,7 +191,7 @@ class IcebergCrashTable:
             table.maintenance.expire_snapshots().by_ids(gone).commit()
 
     def optimize(self) -> None:
-        """Rewrite all files as one, in one snapshot."""
+        """Rewrite all files into one, in one snapshot."""
         table = self.load()
         assert table is not None
         files = [task.file for task in table.scan().plan_files()]
@@ -218,27 +205,22 @@ class IcebergCrashTable:
                 rewrite.append_data_file(file)
 
     def set_property(self, value: str) -> None:
-        """Change a property that nobody reads."""
         table = self.load()
         assert table is not None
         with table.transaction() as transaction:
             transaction.set_properties({"note": value})
 
     def write_as_another(self) -> None:
-        """Pin the journals of another stream."""
         self._others += 1
         name = f"other-{self._others}"
         IcebergStream(self.properties, app_id=name, query=name, schema=RAW).run(0, 0, 0)
 
 
 class _DataFiles(TableFiles):
-    """Rows of files that are named by their URLs."""
-
     def __init__(self) -> None:
         super().__init__(Path("/"))
 
     def path(self, name: str) -> Path:
-        """Return where a file is."""
         return Path(name.removeprefix("file://"))
 
 
@@ -250,10 +232,10 @@ def check_iceberg(
     complete: bool,
     checkpoints: Sequence[Path] = (),
 ) -> OracleVerdict:
-    """Check an Iceberg table, at the current snapshot and its ancestors, as a Delta table is checked.
+    """Check the current snapshot of an Iceberg table and its ancestors, as for a Delta table.
 
-    Entries are those of the snapshots' summaries, files those of the manifests. The entry that the package
-    finds has to be the newest one.
+    Entries come from the snapshots' summaries, files from the manifests. The entry that the package finds
+    must be the newest one.
     """
     table = IcebergCrashTable(directory)
     versions = [version for _, version in table.history(app_id)]

@@ -1,8 +1,8 @@
-"""Two processes write one table under one app id, and neither gives in.
+"""Two processes that write one table under one app id, and keep restarting.
 
-Each is a separate driver with separate query checkpoints. Whenever the sink ends its query because the
-other has won, it starts again where the table ends, every other time with leave to trim its batches, so
-that it can get in although the other has moved on by then. Now and then the one that is ahead is stopped
+Each is a separate driver with separate query checkpoints. Whenever the sink ends its query because the other
+has won, it restarts where the table ends, every other time with permission to trim its batches, so that it
+can succeed although the other has moved on by then. Now and then the writer that is ahead is stopped
 (SIGSTOP) until the other has written, and wakes up as a zombie. Records keep coming.
 """
 
@@ -35,7 +35,7 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TwoWriters:
-    """What came of it, beside the table."""
+    """The results, apart from the table."""
 
     turns: int
     """Times that an entry of one writer follows one of the other."""
@@ -56,7 +56,7 @@ def run_two_writers(
     options: Mapping[str, str] | None = None,
     sink: str = "raw",
 ) -> TwoWriters:
-    """Have two drivers write the table ``root / "table"`` for some time, then kill both.
+    """Run two drivers that write the table ``root / "table"`` for some time, then kill both.
 
     Args:
         children: Where they come from.
@@ -72,7 +72,7 @@ def run_two_writers(
     """
     children.get_ready(2)
     if SINKS[sink].iceberg:
-        IcebergCrashTable(root / "table")  # Makes the catalog: two drivers cannot make it at once.
+        IcebergCrashTable(root / "table")  # Creates the catalog, which two drivers cannot do at once.
     began = time.monotonic()
 
     def writers() -> list[str]:
@@ -103,7 +103,7 @@ def run_two_writers(
 
 @contextmanager
 def records_coming(journals: Path, seed: int) -> Iterator[None]:
-    """Append numbered records to journals that are files, from a separate thread."""
+    """Append numbered records to journals that are files, in a separate thread."""
     stopped = threading.Event()
     for name in JOURNALS:
         (journals / name).touch()
@@ -129,7 +129,7 @@ def records_coming(journals: Path, seed: int) -> Iterator[None]:
 def _let_the_other_in(
     pair: Mapping[str, CrashChild], writers: Callable[[], list[str]], *, until: float
 ) -> None:
-    """Have the writer of the newest entry stand still until the other has written, then go on: too late."""
+    """Stop the writer of the newest entry until the other has written, then resume it as a zombie."""
     time.sleep(LOOK_EVERY_S)
     _check_alive(pair)
     if not (before := writers()):
@@ -147,12 +147,10 @@ def _check_alive(pair: Mapping[str, CrashChild]) -> None:
 
 
 def _turns(writers: list[str]) -> int:
-    """Count how often the writer changes from one version to the next."""
     return sum(a != b for a, b in pairwise(writers))
 
 
 def _writers(root: Path, app_id: str, sink: str) -> list[str]:
-    """Return who has written the entry in force at each version."""
     writer_of = {
         parse_query_id(path.read_text(), str(path)): path.parent.name.partition("-")[0]
         for path in root.glob("*/metadata")
