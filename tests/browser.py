@@ -1,4 +1,4 @@
-"""A page as a browser shows it: Chromium without a screen, told what to do over a pipe."""
+"""A page as a browser shows it: headless Chromium, controlled over a pipe."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BROWSER_FLAGS = (
 
 
 class Page(HTMLParser):
-    """What a page shows: its words, and the journals that have charts."""
+    """The visible text of a page, and the journals that have charts."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -41,17 +41,14 @@ class Page(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the charts of journals."""
         self._script = tag in ("script", "style")
         if tag == "svg" and (journal := dict(attrs).get("data-journal")):
             self.charts.append(journal)
 
     def handle_endtag(self, tag: str) -> None:
-        """Leave a script."""
         self._script = False
 
     def handle_data(self, data: str) -> None:
-        """Take words."""
         if not self._script and data.strip():
             self.words.append(data.strip())
 
@@ -60,7 +57,7 @@ class Browser:
     """A browser with one page. Not safe for threads.
 
     Args:
-        directory: for its profile.
+        directory: directory for its profile.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -74,7 +71,7 @@ class Browser:
         found = subprocess.run(["sh", ".ci/browser.sh"], capture_output=True, text=True, check=True)
         read, its_write = os.pipe()
         its_read, write = os.pipe()
-        # The browser wants its pipes to be files 3 and 4.
+        # The browser expects its pipes as file descriptors 3 and 4.
         command = f'exec "$0" "$@" 3<&{its_read} 4>&{its_write}'
         flags = (*BROWSER_FLAGS, f"--user-data-dir={self._directory}")
         self._process = subprocess.Popen(
@@ -130,8 +127,8 @@ class Browser:
         return found
 
     def open(self, address: str) -> None:
-        """Open an address, and wait until its page has shown its first values, or that it has none."""
-        # The page before may still ask for something.
+        """Open an address, and wait until its page shows its first values or says that it has none."""
+        # The previous page may still send requests.
         self.call("Page.navigate", url="about:blank")
         self.call("Runtime.enable")
         self.requests.clear()
@@ -140,35 +137,29 @@ class Browser:
         self.wait(f"{note}?.dataset.ready || {banner}?.hidden === false")
 
     def evaluate(self, script: str) -> Any:
-        """Return the value of an expression in the page."""
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def wait(self, script: str) -> None:
-        """Wait until an expression is true in the page."""
         wait_until(script, lambda: bool(self.evaluate(script)))
 
     def resize(self, width: int, height: int) -> None:
-        """Give the window another size."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
 
     def prefer(self, colours: str) -> None:
-        """Prefer light or dark colours."""
+        """Emulate a preference for light or dark colours."""
         scheme = {"name": "prefers-color-scheme", "value": colours}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def point_at(self, x: float, y: float) -> None:
-        """Move the mouse."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def picture(self) -> bytes:
-        """Return a PNG of the window."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def page(self) -> Page:
-        """Return what the page shows now."""
         return Page(self.evaluate("document.documentElement.outerHTML"))
 
 

@@ -38,14 +38,14 @@ CHECKED = [Path(__file__).parent / "unit", Path(__file__).parent / "property"]
 SMALL_TABLES = {
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
-    # VACUUM lists a directory in as many tasks as this says, 10,000 by default.
+    # VACUUM lists a directory in this many tasks, 10,000 by default.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
 """Settings under which a query over a few rows is few tasks."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options that say how much is run."""
+    """Add the options that choose how many tests run."""
     parser.addoption("--soak", action="store_true", help="run what `make soak` adds to `make test`, too")
     duration = (
         "how long soak kills hosts of the application stream-sum, each kind of host in a test of its own"
@@ -54,9 +54,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose Hypothesis's profile, and have Spark start faster, in subprocesses too.
+    """Choose Hypothesis's profile, and configure faster starts of Spark, also in subprocesses.
 
-    Its JVMs use the class data archive where there is one, its Python workers the compiled PySpark.
+    The JVMs use the class data archive if there is one, and Python workers use the compiled PySpark.
     """
     examples.configure(config, soak=config.getoption("--soak"))
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -70,14 +70,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say how to draw the same examples again, before any is drawn."""
+    """Print how to draw the same examples again, before any is drawn."""
     return examples.seed_line(config)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
-    """Say it again where something failed: ``-q`` shows no header."""
+    """Repeat the seed after a failure, because ``-q`` shows no header."""
     if exitstatus:
         terminalreporter.line(examples.seed_line(config))
 
@@ -89,41 +89,41 @@ def pytest_terminal_summary(
     ]
 )
 def stream_minutes(request: pytest.FixtureRequest) -> float:
-    """How long Go's chunker writes streams, and hosts are killed."""
+    """Duration for which Go's chunker writes streams and hosts are killed, in minutes."""
     lasts: bool = request.param
     return float(request.config.getoption("--stream-sum-minutes")) if lasts else 0.2
 
 
 @pytest.fixture(scope="session")
 def deployed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedBroker]:
-    """The real broker, started once; fails with the build command where it is not built."""
+    """The real broker, started once; a missing binary fails with the build command."""
     with DeployedBroker(tmp_path_factory.mktemp("deployed")) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def embedded_broker(gazette_broker: EmbeddedBroker) -> BrokerHandle:
-    """The embedded broker, started once, with what tests of all brokers use."""
+    """The embedded broker, started once, with the features that tests of all brokers use."""
     return BrokerHandle(gazette_broker.endpoint, gazette_broker.root)
 
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    """A real S3 server, started once; fails with the command to fetch it where it is missing."""
+    """A real S3 server, started once; a missing server fails with the command to fetch it."""
     with running_object_store(tmp_path_factory.mktemp("s3")) as store:
         yield store
 
 
 @pytest.fixture
 def object_store(s3_server: ObjectStore) -> ObjectStore:
-    """A bucket without objects on the real S3 server."""
+    """An empty bucket on the real S3 server."""
     s3_server.empty()
     return s3_server
 
 
 @pytest.fixture(scope="module", params=["native", "python"])
 def native_library(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run the tests of a module with the native library, and without."""
+    """Run each test of a module with and without the native library."""
     if request.param == "native":
         require_library()
         yield
@@ -134,20 +134,18 @@ def native_library(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(params=BROKERS)
 def broker(request: pytest.FixtureRequest) -> BrokerHandle:
-    """A broker to test against: each test runs on both."""
     handle: BrokerHandle = request.getfixturevalue(f"{request.param}_broker")
     return handle
 
 
 @pytest.fixture
 def journal_name(fresh_prefix: str) -> str:
-    """A journal name no other test uses; the journal does not exist yet."""
+    """The name of a journal that does not exist and that no other test uses."""
     return f"{fresh_prefix}journal"
 
 
 @pytest.fixture
 def client(broker: BrokerHandle) -> Iterator[Client]:
-    """A client of ``broker`` whose calls end within 30 seconds."""
     from gazette_spark.client import Client
 
     with Client(broker.endpoint, timeout_s=30) as opened:
@@ -156,7 +154,7 @@ def client(broker: BrokerHandle) -> Iterator[Client]:
 
 @pytest.fixture(scope="session")
 def delta_spark_conf() -> dict[str, str]:
-    """Settings of the plugin's session: queries over a few rows, none of them compiled."""
+    """Settings of the plugin's session: queries over few rows, without code generation."""
     from gazette_spark.session import INTERPRETED
 
     return INTERPRETED | SMALL_TABLES
@@ -164,7 +162,7 @@ def delta_spark_conf() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark with Delta: one JVM for all tests of a worker. Other JVMs compile their queries."""
+    """A local Spark with Delta: one JVM for all tests of a worker, without code generation."""
     from tests.rig.warm_python import WarmPython
 
     with WarmPython(tmp_path_factory.mktemp("python")) as python:
@@ -174,19 +172,19 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield session
 
 
-# First: xdist reads the groups in a hook of its own.
+# This hook must run first: xdist reads the groups in its own hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is for ``make soak``; mark tests of ``make check``, of a JVM, and of one worker.
+    """Leave out soak tests; mark tests of ``make check``, tests that need a JVM, and groups of one worker.
 
     tests/spark, tests/notebooks and every user of ``spark`` need a JVM. Those that do not use ``spark`` start
-    JVMs of their own.
+    their own JVMs.
     """
     if not config.getoption("--soak"):
         soak = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=soak)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
-    # A path is compared once, not once for each of its ten thousand tests.
+    # Paths are compared once per file, not for each of ten thousand tests.
     in_checked = cache(lambda path: any(map(path.is_relative_to, CHECKED)))
     for item in items:
         if in_checked(item.path) and not item.get_closest_marker("slow"):
@@ -198,7 +196,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.own_jvm)
         file = item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(_group(item.path) if shared else file))
-    # The longest first, so that all workers end together: shared JVMs, JVMs of single tests, properties.
+    # The longest tests run first, so that all workers end together: shared JVMs, JVMs of single tests,
+    # properties.
     items.sort(
         key=lambda item: (
             not item.get_closest_marker("spark"),
@@ -209,10 +208,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _group(path: Path) -> str:
-    """Return the worker of a file's tests of the session ``spark``: one for the sinks, one for the rest.
+    """Return the xdist group of a file that uses the session ``spark``: one for the sinks, one for the rest.
 
-    A query over a few rows keeps one core busy, so two sessions take half the time of one on two cores. The
-    one that ends last decides how long the run takes, so both get as much.
+    A query over few rows keeps one core busy, so two sessions halve the time on two cores. The slower group
+    decides how long the run takes, so both get the same amount of work.
     """
     sinks = ("test_sink", "test_ingest", "test_consumer")
     return "spark: sink" if path.stem.startswith(sinks) else "spark"
@@ -222,7 +221,7 @@ def _group(path: Path) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, pytest.TestReport]:
-    """Show the end of the broker's log with a failed test."""
+    """Attach the end of the broker's log to the report of a failed test."""
     report: pytest.TestReport = yield
     used = getattr(item, "funcargs", {})
     broker = used.get("broker") or used.get("deployed_broker")

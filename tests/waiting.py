@@ -1,5 +1,3 @@
-"""Waiting for an event with a deadline."""
-
 from __future__ import annotations
 
 import socket
@@ -10,7 +8,6 @@ from time import monotonic
 
 
 def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    """Wait until a condition holds; fail with ``what`` after the deadline."""
     deadline = monotonic() + timeout_s
     pause = threading.Event()
     while not condition():
@@ -19,7 +16,6 @@ def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = 60) 
 
 
 def accepts_connections(port: int) -> bool:
-    """Return whether a server of this machine listens on a port."""
     with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
         return True
     return False

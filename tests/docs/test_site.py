@@ -1,4 +1,4 @@
-"""The site builds without a dead link, and users' pages keep to their own words."""
+"""The site builds without dead links, and its pages for users keep to their vocabulary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site as `make docs` does; links, anchors, references and the menu are checked."""
+    """Build the site as `make docs` does, which checks links, anchors, references and the menu."""
     directory = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory)],
@@ -37,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_pages_are_built(site: Path) -> None:
-    """Each page in the repository is a page of the site, but for the list of open work."""
+    """The list of open work is the only page that is not published."""
     docs = ROOT / "docs"
     pages = {path.relative_to(docs).with_suffix("").as_posix() for path in docs.rglob("*.md")} - {"plan"}
     built = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")} - {"404"}
@@ -45,7 +45,7 @@ def test_pages_are_built(site: Path) -> None:
 
 
 def test_no_text_becomes_an_attribute(site: Path) -> None:
-    """Braces at the end of a cell are attributes to Markdown, so a page shows JSON there as code."""
+    """Markdown reads braces at the end of a table cell as attributes, so pages show JSON there as code."""
     cells = re.compile(r"<t[dh]((?: [^>]*)?)>")
     odd = {
         (page.relative_to(site).as_posix(), attributes)
@@ -57,7 +57,6 @@ def test_no_text_becomes_an_attribute(site: Path) -> None:
 
 
 def test_the_reference_comes_from_docstrings(site: Path) -> None:
-    """Arguments are described, roles of reStructuredText are code, and only public methods are there."""
     page = (site / "reference" / "api" / "delta-sink.html").read_text()
     assert "accept_gaps" in page
     assert "Policy for a batch that is partly in the table" in page
@@ -72,7 +71,7 @@ LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"([^\"]+)\"|<li
 
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
-    """Scripts, styles, fonts and pictures are part of the site, and no diagram needs a script."""
+    """Scripts, styles, fonts and pictures are part of the site, and diagrams need no script."""
     foreign = {
         (page.relative_to(site).as_posix(), address)
         for page in site.rglob("*.html")
@@ -85,21 +84,18 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
 
 
 def test_diagrams_are_in_the_text(site: Path) -> None:
-    """An inline diagram has the colours of the page's palette, and its description for screen readers."""
+    """An inline diagram uses the palette's colours and has a description for screen readers."""
     page = (site / "how-it-works" / "architecture.html").read_text()
     assert re.search(r'<span class="diagram" role="img" aria-label="The processes of [^"]+"><svg ', page)
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files and logs nothing."""
-
     def log_message(self, *_args: object) -> None:
         """Log nothing."""
 
 
 @pytest.fixture(params=["from a server", "from a disk"])
 def address(site: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Return where the site is: on a server of this machine, or in a folder."""
     if request.param == "from a disk":
         yield f"{site.as_uri()}/"
         return
@@ -112,7 +108,7 @@ def address(site: Path, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_a_browser_needs_no_other_server(address: str, tmp_path: Path) -> None:
-    """The front page asks nobody else, fits a phone, and its search finds an option."""
+    """The front page contacts no other host, fits a phone, and finds an option by search."""
     with Browser(tmp_path) as browser:
         browser.resize(390, 800)
         browser.call("Page.navigate", url=f"{address}index.html?q=maxBytesPerTrigger")

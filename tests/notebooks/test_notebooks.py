@@ -1,7 +1,8 @@
 """The notebooks run from top to bottom.
 
-In `make test` the cells of the short ones and of those for Databricks run in the session of the tests, which
-spares a kernel and a JVM for each. `make soak` gives every one a kernel, as a reader does.
+In `make test` the cells of the short notebooks and of those for Databricks run in the tests' Spark session,
+which saves a kernel and a JVM for each. In `make soak` every notebook runs in a kernel, as it does for a
+reader.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FOR_DATABRICKS_IN_SOAK = ("databricks/01_quickstart", "databricks/04_lag")
 
 @pytest.fixture
 def names(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What a notebook's cells find: the session of the tests in place of one of its own, and no screen."""
+    """Return the names that the cells use: the tests' Spark session in place of a new one, and no display."""
     import matplotlib as mpl
     from matplotlib import pyplot as plt
 
@@ -46,7 +47,6 @@ def names(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SHORT)
 def test_cells_run_in_the_session_of_the_tests(name: str, names: dict[str, Any], tmp_path: Path) -> None:
-    """Their asserts hold, something is drawn, the broker is stopped, and no temporary file is left."""
     assert notebooks.run_here(PATHS[name], names) > 0
     assert repr(names["broker"]).endswith("stopped)")
     assert list((tmp_path / "temporary").iterdir()) == []
@@ -62,7 +62,7 @@ def test_cells_run_in_the_session_of_the_tests(name: str, names: dict[str, Any],
 def test_cells_for_databricks_run(
     name: str, names: dict[str, Any], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """They fit our package, with stand-ins for what a workspace has."""
+    """The names that a Databricks workspace provides are replaced by stand-ins."""
     workspace = Workspace(spark, tmp_path)
     try:
         assert notebooks.run_here(PATHS[name], names | workspace.names()) > 0
@@ -77,9 +77,9 @@ def test_cells_for_databricks_run(
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:jupyter_client.*")
 @pytest.mark.parametrize("name", PATHS)
 def test_a_kernel_runs_every_cell(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends with the notebook; the asserts in the cells hold, and no temporary file is left."""
+    """The kernel ends with the notebook, whose cells assert their results, and no temporary file is left."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
-    monkeypatch.setenv("MEGABYTES", "20")  # Of the notebook on speed, which takes a gigabyte by default.
+    monkeypatch.setenv("MEGABYTES", "20")  # The notebook on speed uses 1 GB by default.
     work = tmp_path / "work"
     work.mkdir()
     notebook = notebooks.run_in_kernel(PATHS[name], work)
