@@ -67,17 +67,17 @@ class FakeListed:
 class FakeJournal:
     content: bytes = b""
     begin: int = 0
-    """Offset of the first byte; what was before is gone."""
+    """Offset of the first byte; earlier bytes are deleted."""
     content_type: str = "application/x-ndjson"
     fragments: Sequence[int] = (0,)
-    """Where they begin; each ends where the next one does begin, and the last at the head."""
+    """Begin offset of each fragment; it ends where the next one begins, and the last one at the head."""
     mod_times: Sequence[int] = ()
-    """When they were stored; those left out are not."""
+    """Storage times of the fragments, in order; fragments beyond the end of the list are not stored."""
     suspended: bool = False
-    """Wholly, so that fragments cannot be listed."""
+    """Whether the journal is fully suspended, so that its fragments cannot be listed."""
     create_revision: int = 1
     stale_head: int | None = None
-    """Head that is answered until the fragments have been listed."""
+    """Head that the broker reports until the fragments are listed."""
 
     @property
     def head(self) -> int:
@@ -94,15 +94,15 @@ class FakeClient:
     listed: list[str | pb.LabelSelector] = field(default_factory=list)
     deleted_once_listed: str = ""
     revision: int = 1
-    """Etcd's."""
+    """Revision of Etcd."""
     tailed: list[list[str]] = field(default_factory=list)
-    """Whose tails were asked for, by request."""
+    """Journals in each request for tails."""
     has_tails: bool = True
-    """Whether a tail brings bytes."""
+    """Whether tails contain bytes."""
     lags: list[int] = field(default_factory=list)
-    """Revisions by which each of the next lists is behind; later ones are not."""
+    """Revisions by which each of the next listings lags behind; later listings do not lag."""
     past: dict[int, dict[str, FakeJournal]] = field(default_factory=dict)
-    """The journals at each revision; at one that is not there, those of today."""
+    """Journals at each revision; the current journals for a revision that is missing here."""
     endpoint: str = "http://broker.test:80"
     timeout_s: float = 0.1
 

@@ -142,7 +142,7 @@ DIFFERENCES: list[tuple[str, str, object, object]] = [
     ("int", "\u0663", 3, None),
     ("decimal(10,2)", "\uff11", "1.00", None),
 ]
-"""Those of docs/reference/formats.md: digits that are not ASCII's, and a field that is a NUL in quotes."""
+"""Differences listed in docs/reference/formats.md: digits outside ASCII, and a field that is a quoted NUL."""
 
 RECORDS = [
     '"a"b,c', '"a" ,b', '"a" b,c', '"a","b"x', '"a"b"c"d,e', '""a,b', '"a""b"c,d', '"a"" ,b",c', '"a" \t',
@@ -161,7 +161,7 @@ STYLES: dict[str, tuple[CsvStyle, dict[str, str]]] = {
     "both": (CsvStyle(null_value="NA", empty_value="E"), RFC_4180 | {"nullValue": "NA", "emptyValue": "E"}),
 }
 NO_QUOTE = (CsvStyle(quote=""), {"quote": ""})
-"""Asked about records of one line only: a newline would end a record."""
+"""Style without quotes, for single-line records only: a newline ends a record."""
 
 PATTERNS = {
     "dateFormat": ("date", ["yyyy/MM/dd", "dd.MM.yyyy", "yyyyMMdd", "d/M/yyyy"]),
@@ -191,14 +191,14 @@ STAMPS = [
 ]  # fmt: skip
 
 GOLDEN_TEXTS = 400
-"""Changed texts that the golden file answers; the soak draws others, and more."""
+"""Number of changed texts in the golden file; the soak draws more, different texts."""
 
 MALFORMED = ("1,2", "x,2", "1,x", "1", "1,2,3", ",", "x", "3,4")
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 
 
 LONG_EXPONENT = re.compile(r"[eE][+-]?\d{5}")
-"""Spark computes such a power of ten for a decimal, digit by digit, which takes it minutes or more."""
+"""Pattern of exponents whose power of ten Spark computes digit by digit, in minutes or longer."""
 
 
 def texts(seed: int, count: int) -> list[str]:

@@ -12,7 +12,7 @@ from gazette_spark._formats.lines import LINES
 from gazette_spark._formats.raw import ChunkFraming
 
 CHUNK = 7
-"""Size of the chunks of ``none`` here: small, as the contents are."""
+"""Bytes per chunk of ``none``; small, because the contents are small."""
 
 FAST: dict[str, RecordFraming] = {"lines": LINES, "csv": CSV, "fixed": FIXED, "none": ChunkFraming(CHUNK)}
 
@@ -28,9 +28,9 @@ class Found:
     """What a framing finds in bytes that begin at the start of a record."""
 
     records: list[tuple[int, bytes, int]] = field(default_factory=list)
-    """Offset of the frame's first byte, the value, and the offset just past the frame."""
+    """Offset of the frame's first byte, the value, and the end offset of the frame, for each record."""
     boundaries: list[int] = field(default_factory=list)
-    """Offsets at which a batch may end, the first byte's among them."""
+    """Offsets where a batch may end, including the offset of the first byte."""
     skipped: list[int] = field(default_factory=list)
     """Offsets of bytes that begin no record."""
 

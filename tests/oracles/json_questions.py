@@ -20,7 +20,7 @@ from tests.oracles.json_lines import lines, record_groups, schemas
 from tests.oracles.spark_answers import CORRUPT, Answers, Ask, Question, rows_of, type_text
 
 Row = tuple[Any, Any, bool]
-"""A field's value, another field's, and whether the record was malformed."""
+"""Value of a field, value of another field, and whether the record was malformed."""
 NAMED = {"columnNameOfCorruptRecord": CORRUPT}
 
 PATTERNS = {
@@ -57,7 +57,7 @@ PATTERNS = {
     "yyyy-MM-dd HH:mm:ss.SSSSSSSSS": "2024-01-02 03:04:05.123456789|2024-01-02 03:04:05.1",
     "'on' dd.MM.yyyy": "on 02.01.2024|ON 02.01.2024|02.01.2024",
 }
-"""Patterns, and texts that follow them or nearly do."""
+"""Patterns, each with texts that match it or almost do."""
 
 OPTIONS: dict[str, tuple[dict[str, str], JsonDialect]] = {
     "zone": ({"timeZone": "Europe/Paris"}, JsonDialect(time_zone="Europe/Paris")),
@@ -109,7 +109,7 @@ DIFFERENCES: dict[str, Callable[[str, str, Row, Row], bool]] = {
         "binary" in kind and spark == (None, None, True) and ours[2]
     ),
 }
-"""By name, which rows show it: line, type, Spark's row, ours."""
+"""Known differences, by name: predicates of the line, the type, Spark's row and our row."""
 
 
 def is_json(line: str) -> bool:

@@ -26,10 +26,10 @@ class FakeJournal:
     base: int = 0
     """Offset of ``content[0]``."""
     holes: Sequence[tuple[int, int]] = ()
-    """Ascending, apart from each other."""
+    """Missing ranges, ascending and not adjacent."""
     chunk_sizes: Sequence[int] = (1 << 20,)
     stored: Sequence[tuple[int, int]] = ()
-    """When its bytes were stored: ascending offsets, each with the time from there on. No chunk spans two."""
+    """Storage times of the bytes: ascending offsets, each with the time from there on. No chunk spans two."""
     reads: list[tuple[int, int]] = field(default_factory=list)
     open_reads: int = 0
 

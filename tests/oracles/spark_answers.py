@@ -45,9 +45,9 @@ class Question:
 @dataclass(frozen=True, slots=True)
 class Answers:
     schemas: Mapping[str, dict[str, Any]]
-    """By ask: the schema's JSON; none where it is inferred."""
+    """Schema of each ask as JSON; absent where it is inferred."""
     found: Mapping[str, Any]
-    """By ask: rows as of :func:`rows_of`, ``{"error": condition}``, or types as of :func:`type_text`."""
+    """Result by ask: rows of :func:`rows_of`, ``{"error": condition}``, or types of :func:`type_text`."""
 
     def arrow_schema(self, ask: str) -> pa.Schema:
         return to_arrow_schema(StructType.fromJson(self.schemas[ask]), timezone="UTC")
@@ -182,7 +182,7 @@ class GoldenFile:
     """A parsed file of answers."""
 
     spark: str
-    """Spark's version."""
+    """Version of Spark."""
     answered: Mapping[str, tuple[Question, Answers]]
 
 

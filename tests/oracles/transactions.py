@@ -31,7 +31,7 @@ class Message:
     clock: int
     flags: int
     row: tuple[str, int, str] | None = None
-    """Batch or write, task and journal that the row is of."""
+    """Batch or write, task and journal of the row."""
 
 
 def committed(messages: list[Message]) -> Counter[tuple[str, int, str]]:
@@ -85,7 +85,7 @@ class Checkpoint:
 class World:
     journals: dict[str, list[Message]] = field(default_factory=lambda: {name: [] for name in JOURNALS})
     lines: list[TransactionRecord | None] = field(default_factory=list)
-    """Of the transaction journal; None opens it."""
+    """Lines of the transaction journal; None where it was opened."""
     registers: dict[str, str] = field(default_factory=dict)
     producers: int = 0
     authors: int = 0

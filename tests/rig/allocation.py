@@ -48,7 +48,7 @@ class Cluster:
             zone, suffix = member_of(member)
             self.assignments[shard, (zone, suffix)] = ShardAssignment(shard, zone, suffix, int(slot), code)
         self.moves = 0
-        """Assignments that were added."""
+        """Number of assignments that were added."""
         self._solved: object = None
         self._desired: Placement = {}
 

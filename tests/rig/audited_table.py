@@ -37,7 +37,7 @@ class Orders:
         self.commits = 0
         self.columns = ("journal", "offset", "value")
         self.places: dict[int, int] = {}
-        """Of a table of committed messages: where the message begins that committed that of an offset."""
+        """Begin offset of the acknowledgement of each committed message, by message offset."""
         with Client(broker.endpoint) as client:
             client.create_journals(journal_spec(self.journal))
             client.append(self.journal, TEXT)

@@ -48,19 +48,19 @@ __all__ = [
 ]
 
 START_TIMEOUT_S = 60.0
-"""Longest a server may take until it answers; half a second is usual."""
+"""Maximum seconds until a server answers; half a second is usual."""
 
 STOP_TIMEOUT_S = 10.0
-"""Longest a killed child may take to be gone."""
+"""Maximum seconds until a killed child process is gone."""
 
 HAND_OVER_TIMEOUT_S = 120.0
-"""Longest a broker may take to hand its journals over: its peers try again after a minute."""
+"""Maximum seconds for a broker to hand over its journals; its peers try again after a minute."""
 
 START_ATTEMPTS = 3
-"""A free port found may be taken by another process before the server binds it."""
+"""Attempts to start a server; another process may take the free port before the server binds it."""
 
 LOG_TAIL_BYTES = 4096
-"""How much of a log an error shows."""
+"""Bytes at the end of a log that an error shows."""
 
 
 class DeployedBroker(BrokerHandle):

@@ -30,13 +30,13 @@ from gazette_spark.session import CLASS_PATH_VARIABLE
 from tests.rig.gazctl import cache_folders
 
 JAVA_OPTIONS_VARIABLE = "SPARK_SUBMIT_OPTS"
-"""Variable whose options Spark's launcher adds to those of a driver's JVM."""
+"""Environment variable whose options Spark's launcher adds to those of a driver's JVM."""
 
 RUN_TIMEOUT_S = 600
-"""Longest one of the two runs may take on a busy machine; half a minute is usual."""
+"""Maximum seconds for each of the two runs on a busy machine; half a minute is usual."""
 
 FORMAT = 1
-"""Number of the way archives are made; part of their names."""
+"""Version of the way archives are created; part of their names."""
 
 
 def spark_home() -> Path:
@@ -50,7 +50,7 @@ def spark_home() -> Path:
 class ClassArchive:
     file: Path
     jars: tuple[str, ...]
-    """Jars for the end of the class path, in this order."""
+    """Jars to append to the class path, in this order."""
 
     @property
     def java_options(self) -> str:

@@ -25,7 +25,7 @@ from gazette_spark.session import CLASS_PATH_VARIABLE, SHORT_RUN, session_builde
 JOURNAL = "class/archive"
 
 JVM_END_TIMEOUT_S = 400
-"""Longest the JVM may take to end, which includes writing the archive."""
+"""Maximum seconds until the JVM ends, including the time to write the archive."""
 
 
 def write_a_table(spark: SparkSession, directory: Path) -> None:

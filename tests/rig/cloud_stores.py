@@ -21,7 +21,7 @@ BUCKET = "lake"
 
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""The account that each Azurite has; its documentation prints the key."""
+"""Documented key of the account that every Azurite has."""
 
 
 @contextmanager

@@ -26,10 +26,10 @@ from tests.rig.stream_sum import END_S, KEYS
 log = logging.getLogger(__name__)
 
 LEASE_S = 5
-"""Leases of members that are to be lost, in seconds."""
+"""Lease, in seconds, of members that tests remove."""
 
 SERVED_S = LEASE_S + 5
-"""Longest until each shard has a primary again."""
+"""Maximum seconds until each shard has a primary again."""
 
 
 class MemberProcess:

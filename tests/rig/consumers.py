@@ -49,7 +49,7 @@ class Database:
         self.rows: dict[str, Row] = {}
         self.lock = threading.Lock()
         self.before_commit: Callable[[str], None] = lambda _: None
-        """Called in the committing thread, for a test to hold or break a commit."""
+        """Function called in the committing thread, for a test to delay or break a commit."""
 
     def state(self) -> dict[str, dict[str, int]]:
         with self.lock:
@@ -64,7 +64,7 @@ class RemoteStore:
         self._committing = False
         self.state: dict[str, int] = {}
         self.consumed = 0
-        """Messages in the present transaction."""
+        """Number of messages in the current transaction."""
         self.destroyed = False
 
     def restore_checkpoint(self) -> pc.Checkpoint:
@@ -133,9 +133,9 @@ class Totals(Application[RemoteStore]):
     steps: list[str] = field(default_factory=list)
     stores: list[RemoteStore] = field(default_factory=list)
     refuses: str = ""
-    """Key of messages that raise."""
+    """Key of the messages that raise an error."""
     refuses_by: Callable[[str], Exception] = ValueError
-    """Makes the error."""
+    """Function that creates the error."""
     on_finish: Callable[[Future[None]], object] = lambda _: None
 
     def new_store(self, shard: Shard) -> RemoteStore:

@@ -28,16 +28,16 @@ class ControlPlane:
     broker_address: str
     keys: KeySet
     prefixes: dict[str, str]
-    """Prefix of the journals of each collection."""
+    """Journal prefix of each collection."""
     lifetime_s: float = 3600.0
-    """Seconds a broker's token is valid."""
+    """Lifetime of a broker token in seconds."""
     answers: list[tuple[int, Any]] = field(default_factory=list)
-    """Status and body of the next answers; after them it authorizes."""
+    """Status and body of each of the next answers; later requests are authorized."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     users: list[str] = field(default_factory=list)
-    """Header ``Authorization`` of each request."""
+    """``Authorization`` header of each request."""
     tokens: list[str] = field(default_factory=list)
-    """Tokens for brokers that were given."""
+    """Broker tokens that were issued."""
     url: str = ""
 
     def answer(self, path: str, user: str, body: dict[str, Any]) -> tuple[int, Any]:

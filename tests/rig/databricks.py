@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 JOURNALS = ("shop/orders", "shop/returns")
 KEYS = base64.b64encode(b"keys of the stand-in").decode()
 SECRETS = {("gazette", "token")}
-"""Secrets that the notebooks may ask for."""
+"""Secrets that the notebooks may request."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Workspace:
         """
         self.spark = spark
         self.appended = dict.fromkeys(JOURNALS, 0)
-        """Records by journal."""
+        """Number of appended records, by journal."""
         self._broker = EmbeddedBroker.start(directory / "broker", auth_keys=KEYS)
         self._client = Client(self._broker.endpoint, auth_keys=KEYS, timeout_s=30)
         self._client.create_journals(*(journal_spec(name, length=16 << 10) for name in JOURNALS))

@@ -39,7 +39,7 @@ class EtcdProcess:
             token: Kind of the tokens of users, as in ``--auth-token``.
         """
         self.token = ""
-        """Token of the administrator, if users are asked for."""
+        """Token of the administrator, if users are requested."""
         self._certificates = certificates
         client_port, peer_port = free_ports(2)
         scheme = "http" if certificates is None else "https"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 DEFAULT_EXAMPLES = 100
-"""Examples of a property that names no number, by itself."""
+"""Number of examples for a property that does not specify it."""
 BRIEFLY, SOAK = 0.5, 10
-"""Parts of a property's number that a run draws: every run, and ``--soak``."""
+"""Factors of a property's number of examples: in every run, and with ``--soak``."""
 SEED = "1"
-"""The seed of every run but the soak's."""
+"""Seed of every run except the soak."""
 
 # The duration of an example depends more on the load of the machine than on the code under test.
 settings.register_profile(

@@ -62,20 +62,20 @@ JOURNALS = 6
 LINE = b"a record of fifty bytes, its newline also counted".ljust(49, b".") + b"\n"
 SCHEMA = StructType().add("journal", StringType()).add("offset", LongType()).add("_end_offset", LongType())
 REFRESH_S = 5
-"""Seconds until a member lists the store again; a replica that joins is behind for as long."""
+"""Seconds between a member's listings of the store; a joining replica is behind for that long."""
 
 TIMEOUT_S = 120
-"""Longest that a call may take. After a broker hands over, the other brokers may hold appends for a minute:
-that is the interval at which a primary checks its replicas."""
+"""Maximum seconds for a call. After a broker hands over, the other brokers may hold appends for a minute,
+the interval at which a primary checks its replicas."""
 
 HELD_S = 5
-"""How long an append of lines is waited for. Users wait longer."""
+"""Maximum seconds to wait for an append of lines. Users wait longer."""
 
 Wait = Callable[[float], None]
-"""Lets seconds pass."""
+"""Function that waits for a number of seconds."""
 
 Rows = Counter[tuple[str, int]]
-"""How often each record was read, by journal and offset."""
+"""Number of times that each record was read, by journal and offset."""
 
 
 @dataclass
@@ -86,9 +86,9 @@ class World:
     prefix: str
     refresh_s: int = REFRESH_S
     acknowledged: dict[str, int] = field(default_factory=dict)
-    """End of the last append that was answered, by journal."""
+    """End offset of the last acknowledged append, by journal."""
     busy: threading.Event = field(default_factory=threading.Event)
-    """Set while users that write may do so."""
+    """Event that is set while users may write."""
     over: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class User(ABC):
     """A user of the cluster. Its thread calls :meth:`step` until the world is over."""
 
     writes = False
-    """It appends, too: not in the quiet time after a failure."""
+    """Whether the user appends, except in the quiet time after a failure."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -446,7 +446,7 @@ class Cluster(Protocol):
 
 
 HARMS = ("kill", "stop", "partition", "lease_loss", "member_replaced", "rolling_upgrade")
-"""The failures, by the names of a cluster's methods."""
+"""Names of the failures, which are methods of a cluster."""
 
 
 class RealCluster:

@@ -18,10 +18,10 @@ from gazette_spark.errors import GazetteError
 from tests.rig.certificates import Certificates
 
 GAZCTL_TIMEOUT_S = 60.0
-"""Longest one ``gazctl`` command may run, and a new journal may take to be assigned."""
+"""Maximum seconds for one ``gazctl`` command, and for the assignment of a new journal."""
 
 CACHE_VARIABLE = "GAZETTE_SPARK_CACHE"
-"""Environment variable naming the folder of the binaries."""
+"""Environment variable with the folder of the binaries."""
 
 
 @dataclass(eq=False)
@@ -94,9 +94,9 @@ class BrokerHandle:
         self.file_root = file_root
         """Directory under which ``file:///`` stores keep their fragments."""
         self.auth_keys = ""
-        """Keys by which ``gazctl`` signs its tokens; empty for a broker without authorization."""
+        """Keys with which ``gazctl`` signs its tokens; empty for a broker without authorization."""
         self.certificates: Certificates | None = None
-        """Whom clients trust, and what they show; None for a broker without TLS."""
+        """Certificates that clients trust and present; None for a broker without TLS."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {self.endpoint or 'nowhere'}, fragments in {self.file_root}>"

@@ -25,7 +25,7 @@ from tests.oracles import csv_questions, json_questions
 from tests.oracles.spark_answers import Answers, Ask, Question, dump, golden_path, rows_of, type_text
 
 DAY_US = 86_400_000_000
-"""Microseconds of a day."""
+"""Microseconds per day."""
 
 QUESTIONS = {"csv": csv_questions.questions, "json": json_questions.questions}
 

@@ -77,12 +77,12 @@ def replayed(history: Sequence[Envelope], sequencer: Sequencer) -> Iterator[Enve
 @dataclass(frozen=True)
 class Stop:
     queued: int
-    """Number of messages queued before it happens, those that a restart brings again included."""
+    """Number of messages queued before the stop, including those that a restart repeats."""
     deliver: int
-    """Messages that are delivered before the checkpoint, at most."""
+    """Maximum number of messages delivered before the checkpoint."""
     horizon_ns: int = 0
     ring: int = 0
-    """Size of the ring of the sequencer that goes on from the checkpoint; 0: the same sequencer goes on."""
+    """Ring size of the sequencer that resumes from the checkpoint; 0: the same sequencer continues."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Run:
         self.case = case
         self.trace: list[str] = []
         self.delivered: list[Envelope] = []
-        """Messages that counted as delivered, in order."""
+        """Messages counted as delivered, in order."""
         self._sequencer = Sequencer(ring_messages=case.ring)
 
     def to_end(self) -> Run:

@@ -95,7 +95,7 @@ class IcebergCrashes:
         self.properties = catalog_properties(root)
         self.draw = random.Random(seed)
         self.done: Counter[str] = Counter()
-        """How often each step was carried out, and drivers died or were refused."""
+        """Number of times that each step was carried out, and that drivers died or were refused."""
         self._root = root
         self._stream = IcebergStream(self.properties)
         self._stream.table.prepare(ROWS)

@@ -20,15 +20,15 @@ JVM_ROOT = Path("/usr/lib/jvm")
 PROGRAM = Path(__file__).parents[1] / "deployed" / "iceberg-rest" / "RestCatalog.java"
 
 JARS_OF_PYSPARK = ("hadoop-client-api-*", "hadoop-client-runtime-*", "slf4j-api-*", "jcl-over-slf4j-*")
-"""Jars that the catalog of Iceberg's tests takes from PySpark: they enter the directory of the tables."""
+"""Jars of PySpark with which the catalog of Iceberg's tests accesses the directory of the tables."""
 
 START_TIMEOUT_S = 240
-"""Longest that a server may take to start: Nessie needs 20 seconds of CPU."""
+"""Maximum seconds until a server has started. Nessie needs 20 seconds of CPU time."""
 
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 NESSIES_JAVA = 21
-"""The least major version of Java on which Nessie runs. Spark needs 17 or 21."""
+"""Minimum major version of Java for Nessie. Spark needs 17 or 21."""
 
 
 @contextmanager

@@ -44,10 +44,10 @@ from gazette_spark.offsets import Fingerprint
 APP = "app"
 JOURNALS = ("x/a", "x/b")
 FOREIGN = ("files", "rates")
-"""Sources that are not Gazette's: their positions are texts, which each new checkpoint counts from 0."""
+"""Sources other than Gazette: their positions are texts, which each new checkpoint counts from 0."""
 
 Source = frozenset[str] | str
-"""The journals that a source of a query selects, or the name of another source."""
+"""Journals that a source of a query selects, or the name of another source."""
 Position = Mapping[str, int] | str | None
 
 
@@ -65,7 +65,7 @@ class Row(NamedTuple):
     query: str
     number: int
     offset: int
-    """Where it begins: before ``record``, if that is the acknowledgement of a message."""
+    """Offset where the row begins: before ``record``, if that is the acknowledgement of a message."""
 
     @property
     def place(self) -> Record:
@@ -82,7 +82,7 @@ class Turn(NamedTuple):
 
 
 COLUMNS = StructType()
-"""The columns of the rows that say where these come from."""
+"""Columns that identify the origin of a row."""
 for _name, _type in (trim.METADATA_COLUMNS | trim.COMMITTED_COLUMNS).items():
     COLUMNS.add(_name, _type)
 
@@ -117,40 +117,40 @@ class Mark:
     """The rows of a version, and the records that are intentionally left out."""
 
     rows: tuple[Row, ...] = ()
-    """As they were written, in order."""
+    """Rows in the order in which they were written."""
     holes: frozenset[Record] = frozenset()
-    """Left out on somebody's word."""
+    """Records left out because the user accepted the gap."""
     starts: Mapping[str, int] = field(default_factory=dict)
-    """Where the rows of each known journal begin."""
+    """Begin offset of the rows of each known journal."""
     planned: int | None = None
-    """The planning of the batch that was written last; no other has it. None of a table without an entry."""
+    """Planning time of the last written batch, which is unique; None for a table without an entry."""
     query: str = ""
-    """The query that has written last."""
+    """Query that has written last."""
     mode: Mode = "append"
     stateful: bool = False
-    """That one keeps state."""
+    """Whether that query keeps state."""
     held: frozenset[Record] = frozenset()
     """Records in the state of that query."""
     given_up: frozenset[Record] = frozenset()
-    """Records in the state of queries whose checkpoint was given up on somebody's word."""
+    """Records in the state of queries whose checkpoint was abandoned with the user's permission."""
     texts: bool = False
-    """Other sources have had a position."""
+    """Whether sources other than Gazette have had a position."""
     restarted: bool = False
-    """A new checkpoint has continued state or other sources on somebody's word."""
+    """Whether a new checkpoint has continued state or other sources with the user's permission."""
     several: bool = False
-    """A query of several sources has written."""
+    """Whether a query of several sources has written."""
     twice: frozenset[str] = frozenset()
     """Journals that two sources of one query have read."""
     committed: bool = False
-    """The rows are committed messages."""
+    """Whether the rows are committed messages."""
     quiet: frozenset[Record] = frozenset()
-    """Records that were read and have committed no message."""
+    """Records that were read and did not commit a message."""
     dead: frozenset[Row] = frozenset()
-    """Rows that were among the dead letters, when a batch was written without them."""
+    """Rows that were among the dead letters when a batch was written without them."""
     fence: Turn | None = None
-    """Whose fence is the newest entry; None if a batch is."""
+    """Turn whose fence is the newest entry; None if that entry is a batch."""
     content: Mapping[str, bytes] = field(default_factory=dict)
-    """The bytes of each journal up to the table's end, as the queries found them that wrote the rows."""
+    """Bytes of each journal up to the table's end, as read by the queries that wrote the rows."""
 
     def passed(self) -> set[Record]:
         """Records that the table has, or intentionally lacks."""
@@ -182,16 +182,16 @@ class SinkTable:
     def delete(self) -> None:
         self.history: list[HistoryRow] = []
         self.highest = -1
-        """The highest transaction number ever."""
+        """Highest transaction number so far."""
         self.marks: list[Mark] = []
         self.chains: list[tuple[LedgerEntry, ...]] = []
-        """The entries of the rows visible at each version, newest first."""
+        """Entries of the rows visible at each version, newest first."""
         self.cleaned = 0
-        """The first version that the history still shows."""
+        """First version that the history still shows."""
         self.restored: dict[int, int] = {}
-        """Where each RESTORE went back to."""
+        """Version that each RESTORE restored."""
         self.searched = 0
-        """Versions whose history was searched."""
+        """Number of versions whose history was searched."""
 
     @property
     def mark(self) -> Mark:
@@ -255,7 +255,7 @@ class IcebergSinkTable(SinkTable):
     """An Iceberg table: versions are the sequence numbers of its snapshots, which start at 1."""
 
     highest = -1
-    """No commit is kept away by its transaction number."""
+    """Transaction number below all others, so that it prevents no commit."""
 
     def delete(self) -> None:
         self.history = []
@@ -264,10 +264,10 @@ class IcebergSinkTable(SinkTable):
         self.current = 0
         """Number of the current snapshot."""
         self.ancestors: dict[int, Ancestor] = {}
-        """Snapshots that have not expired, by number."""
+        """Unexpired snapshots, by number."""
         self.properties: dict[str, str] = {}
         self.earlier: list[EarlierMetadata] = []
-        """Earlier versions of the metadata whose files are there, newest first."""
+        """Earlier versions of the metadata whose files still exist, newest first."""
         self._changes = 1
 
     @property
@@ -340,43 +340,43 @@ class Writer:
     name: str
     sources: tuple[Source, ...]
     ends: list[tuple[Position, ...]]
-    """``offsets/<n>``. The last batch is done if there are as many ``commits``."""
+    """Contents of ``offsets/<n>``. The last batch is complete if there are as many ``commits``."""
     read: list[tuple[Row, ...]]
-    """What each batch reads."""
+    """Rows that each batch reads."""
     planned: list[int]
-    """When each batch was planned."""
+    """Planning time of each batch in milliseconds."""
     stateful: bool = False
-    """It emits in a batch what it read in the one before."""
+    """Whether a batch emits what the previous batch read."""
     mode: Mode = "append"
     committed: bool = False
-    """It reads committed messages."""
+    """Whether the query reads committed messages."""
     known: Mapping[str, int] = field(default_factory=dict)
-    """Where messages begin that it knows of from the states of another query, by journal."""
+    """Begin offsets of messages that the query knows from the states of another query, by journal."""
     commits: int = 0
     prints: dict[int, Mapping[str, Fingerprint]] = field(default_factory=dict)
-    """By batch, the fingerprints in its position; none in a batch that a test plans by hand."""
+    """Fingerprints in the position of each batch; absent for a batch that a test plans by hand."""
     content: dict[int, Mapping[str, bytes]] = field(default_factory=dict)
-    """By batch, the bytes of its journals up to its end."""
+    """Bytes of each batch's journals up to its end."""
     revisions: dict[int, int] = field(default_factory=dict)
-    """By batch, the revision at which its journals were listed."""
+    """Revision at which the journals of each batch were listed."""
     memory: dict[str, Fingerprint] = field(default_factory=dict)
-    """The fingerprints that its process knows."""
+    """Fingerprints that the writer's process remembers."""
     resumes: bool = False
-    """Each start brings the fingerprints of the ledger."""
+    """Whether each start loads the fingerprints of the ledger."""
     letters: str | None = None
-    """Its table of dead letters."""
+    """Table of dead letters, if any."""
     rules: int = 0
     second: int | None = None
-    """Its rules in the second pass over a batch, if they are others."""
+    """Rules for the second pass over a batch; None: the same rules."""
     seen: str | None = None
     steps: Iterator[None] | None = None
-    """The rest of its batch, if it is in one."""
+    """Remaining steps of the current batch, if any."""
     between: bool = False
-    """It has committed to a table of dead letters, and not yet to the main table."""
+    """Whether the writer has committed to a table of dead letters, but not yet to the main table."""
     alive: bool = True
     allowed: Allowed = Allowed()  # noqa: RUF009 - immutable
     obeys: bool = False
-    """Whether somebody names a gap that it stopped for, and starts it again."""
+    """Whether a user accepts a gap that stopped the writer, and starts it again."""
 
     def __repr__(self) -> str:
         return f"Writer({self.name}, {self.planned}, commits={self.commits}, {self.ends[-2:]})"
@@ -589,12 +589,12 @@ def _positions(ends: tuple[Position, ...]) -> Positions:
 @dataclass(frozen=True)
 class Expected:
     rows: frozenset[Row] | None = None
-    """The rows that come into the table; None if it is refused."""
+    """Rows that are added to the table; None if the batch is refused."""
     may_be_refused: bool = False
     anything: bool = False
-    """The identities of its rows do not tell: the table's rows are looked at instead."""
+    """Whether the identities of the rows are inconclusive, so that the table's rows are checked instead."""
     entry: bool = False
-    """It has to leave an entry, with or without rows."""
+    """Whether the batch must leave an entry, with or without rows."""
 
 
 REFUSED = Expected()

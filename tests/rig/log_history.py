@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Step: TypeAlias = str | int
-"""What a replica applies: an entry by its name, or a checkpoint by the version it made."""
+"""Step of a replica: the name of an entry, or the version that a checkpoint created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Acknowledged:
 class Promotion:
     writer: str
     took_over_at: int
-    """Offset in the log from which on the writer is the only one."""
+    """Offset in the log from which the writer is the only one."""
     applied: tuple[Step, ...]
-    """What the node had applied when it began to serve."""
+    """Steps that the node had applied when it began to serve."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class History:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     promotions: list[Promotion] = field(default_factory=list)
     replicas: dict[str, list[Step]] = field(default_factory=dict)
-    """What each replica applied, up to the end of the log."""
+    """Steps that each replica applied, up to the end of the log."""
 
 
 def problems(history: History) -> list[str]:

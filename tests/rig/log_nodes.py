@@ -27,11 +27,11 @@ from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 NODES = 3
 SOON = 60.0
 COMMIT_S = 1.5
-"""Seconds that a primary waits for an entry."""
+"""Maximum seconds that a primary waits for an entry."""
 BURST = 3
-"""Entries that a primary commits at a time."""
+"""Number of entries that a primary commits concurrently."""
 MIDDLES = 12
-"""Offsets in the middle at which a fresh receiver starts, after the run."""
+"""Number of offsets inside the log at which a new receiver starts, after the run."""
 
 SILENT = Toxics(silent=True)
 
@@ -44,9 +44,9 @@ class Run:
     lock: threading.Lock = field(default_factory=threading.Lock)
     over: threading.Event = field(default_factory=threading.Event)
     repeats: int = 0
-    """Records of the journal that are repeats."""
+    """Number of repeated records in the journal."""
     failures: list[BaseException] = field(default_factory=list)
-    """Why nodes ended that should not have."""
+    """Errors that ended nodes unexpectedly."""
 
 
 class Node:

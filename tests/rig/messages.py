@@ -71,4 +71,4 @@ KINDS = {
     CONTENT_TYPE_CSV: lambda number: Record([str(number), 'a "quoted", text']),
     CONTENT_TYPE_PROTO_FIXED: Payload,
 }
-"""Makes a numbered message for journals of each content type."""
+"""Functions that create a numbered message, by content type of the journal."""

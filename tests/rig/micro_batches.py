@@ -38,7 +38,7 @@ class WordCount(Application[JsonStore]):
         self.output = output
         self.echoes = echoes
         self.changed: set[tuple[str, str]] = set()
-        """Words of the transaction, by shard."""
+        """Shard and word of each change in the transaction."""
 
     def new_store(self, shard: Shard) -> JsonStore:
         return shard.json_store(initial={})
@@ -112,7 +112,7 @@ class MemoryTable:
 
     opened: int = 0
     state: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
-    """Rows by shard, and by kind and key."""
+    """Rows of each shard, by kind and key."""
     checkpoints: dict[str, bytes] = field(default_factory=dict)
     newest: frozenset[str] = frozenset()
 
@@ -133,7 +133,7 @@ class MemoryEngine:
     app: Application[Any]
     options: WriteOptions
     attempts: int = 1
-    """How often each task runs; the last attempt counts."""
+    """Number of times that each task runs; the last attempt counts."""
     turn: int = 0
 
     def open(self) -> Opened:

@@ -39,11 +39,11 @@ LIBRARY = "gazette_spark/_formats/libgazette_json.so"
 PYTEST = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not soak", "--hypothesis-seed=0"]
 
 CPU_SECONDS = 20
-"""CPU time after which a mutant counts as killed. The tests of a function take a few seconds. A limit of
-elapsed time would kill mutants on a busy machine."""
+"""Seconds of CPU time after which a mutant counts as killed. The tests of a function take a few seconds. A
+limit of elapsed time would kill mutants on a busy machine."""
 
 OUTCOMES = {0: "survived", 1: "killed", 3: "killed", 5: "no tests", -signal.SIGXCPU: "timed out"}
-"""What an exit code of pytest, or the signal that ended it, means. 3 is an error in pytest itself."""
+"""Meaning of pytest's exit code, or of the signal that ended it. 3 is an error in pytest itself."""
 
 KILLED = ("killed", "timed out")
 

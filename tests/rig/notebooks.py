@@ -28,13 +28,13 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
 PICTURES = ROOT / "docs" / "start" / "notebooks"
 DIGEST = "executed"
-"""Key of a code cell's metadata."""
+"""Key of the digest in the metadata of a code cell."""
 
 CELL_TIMEOUT_S = 240
-"""The first cell that starts Spark may have to download Delta's jar."""
+"""Maximum seconds for a cell. The first cell that starts Spark may have to download Delta's jar."""
 
 STARTING = re.compile(r"starting Spark.* Its log is in .*\n")
-"""What ``local_spark`` says before its JVM starts."""
+"""Pattern of the line that ``local_spark`` prints before its JVM starts."""
 
 WORKSPACE = """
 from tests.rig.databricks import Workspace
@@ -42,12 +42,12 @@ from tests.rig.databricks import Workspace
 get_ipython().register_magic_function(lambda line: None, magic_name="pip")
 workspace = Workspace.in_kernel(globals())
 """
-"""Runs before the cells of a notebook for Databricks, and is not stored. There is nothing to install."""
+"""Code that runs before the cells of a notebook for Databricks, and is not stored. It installs nothing."""
 
 CLOSE = "workspace.close()"
 
 Notebook = Any
-"""An ``nbformat.NotebookNode``: its keys are attributes."""
+"""An ``nbformat.NotebookNode``, whose keys are attributes."""
 
 
 def paths() -> list[Path]:

@@ -37,7 +37,7 @@ LOGBACK = """<configuration>
   </appender>
   <root level="warn"><appender-ref ref="stdout"/></root>
 </configuration>"""
-"""Without it the server logs every step of each connection."""
+"""Logging configuration; without it, the server logs every step of each connection."""
 
 
 class ObjectStore:

@@ -26,7 +26,7 @@ from google.protobuf import descriptor_pb2, timestamp_pb2
 JOURNAL = "poison/records"
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 HANG_S = 60
-"""How long one case may take; the slowest takes a second."""
+"""Maximum seconds for one case; the slowest takes a second."""
 
 _ITEM = pa.field("element", pa.decimal128(10, 2))
 _VARIANT = pa.struct(
@@ -63,15 +63,15 @@ NESTED: dict[str, pa.DataType] = {
     "map<string,map<string,double>>": pa.map_(pa.string(), pa.map_(pa.string(), pa.float64())),
 }
 TYPES = SCALARS | NESTED
-"""Every type a column can have, by its name in Spark, and some of the nested ones."""
+"""Every type that a column can have, by its name in Spark, and some nested types."""
 
 ROW_FORMS = ("json", "rescued", "csv", "csv_patterns", "proto2", "proto3")
 OTHER_FORMS = ("raw", "inference", "messages")
 FORMS = (*ROW_FORMS, *OTHER_FORMS)
-"""Forms of one record; that of ``decoded`` is lines, and its type is one of :data:`DECODINGS`."""
+"""Forms of one record; the form ``decoded`` has lines, and its type is one of :data:`DECODINGS`."""
 PROTOBUF = ("proto2", "proto3")
 FRAMINGS = {"csv": "csv", "csv_patterns": "csv", "proto2": "fixed", "proto3": "fixed"}
-"""Framing of each form, of the others lines."""
+"""Framing of each form; lines for forms that are missing here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Case:
     form: str
     record: bytes
     type: str = "string"
-    """Type of the column ``v``; of no use to protobuf, whose messages have a field of each kind."""
+    """Type of the column ``v``; unused by protobuf, whose messages have a field of each kind."""
 
     def __str__(self) -> str:
         shown = self.record if len(self.record) < 300 else self.record[:150] + b"..." + self.record[-150:]
@@ -342,7 +342,7 @@ DECODED = pa.schema(
         ("l", pa.list_(pa.int64())),
     ]
 )
-"""Every type of the native decoder."""
+"""Columns of every type that the native decoder supports."""
 DECODINGS = ("plain", "few", "rescued", "zone", "strict")
 """Ways to decode the same records."""
 
@@ -413,7 +413,7 @@ _MESSAGE_FIELDS: tuple[tuple[str, int, str, pa.DataType], ...] = (
     ("ls", _F.TYPE_STRING, "repeated", pa.list_(pa.field("element", pa.string()))),
     ("m", _F.TYPE_MESSAGE, ".poison.M.MEntry", pa.map_(pa.string(), pa.string())),
 )
-"""Name, kind, name of the type, and the column's type; the numbers are 1 to 15."""
+"""Name, kind, type name or label, and column type of each field; the field numbers are 1 to 15."""
 _MESSAGE_COLUMNS = tuple((name, kind) for name, _, _, kind in _MESSAGE_FIELDS)
 
 

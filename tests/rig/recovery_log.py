@@ -44,9 +44,9 @@ class MemoryJournals:
     content: dict[str, bytearray] = field(default_factory=dict)
     registers: dict[str, pb.LabelSet] = field(default_factory=dict)
     first_offsets: dict[str, int] = field(default_factory=dict)
-    """By journal, the offset below which bytes are gone."""
+    """Offset of each journal below which bytes are deleted."""
     before_hand_off: Callable[[], object] = lambda: None
-    """Done once, before the next append that sets registers."""
+    """Function called once, before the next append that sets registers."""
     pieces: random.Random = field(default_factory=lambda: random.Random(1))
     max_piece: int = 40
 
@@ -149,7 +149,7 @@ class MemoryService:
         self.journals = journals
         self.held = False
         self.repeats = False
-        """The next append is done twice, as if its answer was lost."""
+        """Whether the next append is done twice, as if its answer was lost."""
         self.waiting: list[MemoryAppend] = []
         self.released: MemoryAppend | None = None
         """The newest append."""

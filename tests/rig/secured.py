@@ -20,15 +20,15 @@ from tests.rig.gazctl import BrokerHandle
 
 CANARY = "canary-5f2c91-of-the-broker"
 KEYS = base64.b64encode(CANARY.encode()).decode()
-"""Keys of the broker. Where their text, or that of a token, shows, it leaked."""
+"""Keys of the broker. Output that contains their text, or the text of a token, is a leak."""
 
 
 SECRETS = (CANARY, KEYS, "eyJ", "PRIVATE KEY")
-"""Texts by which a leak shows: of keys, of any token, and of any certificate's key."""
+"""Texts that reveal a leak of keys, of any token, or of any certificate's private key."""
 
 
 SHORT_S = 3.0
-"""Seconds a token in a file is valid. Brokers take it for five seconds more, their leeway."""
+"""Lifetime of a token in a file, in seconds. Brokers accept it for five more seconds, their leeway."""
 
 RENEWED_S = 0.5
 """Seconds between two tokens in a file."""

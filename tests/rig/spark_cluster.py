@@ -24,13 +24,13 @@ from gazette_spark.testing.crash import POLL_S, session_members
 from tests.rig.class_archive import JAVA_OPTIONS_VARIABLE, ClassArchive, spark_home
 
 START_TIMEOUT_S = 120.0
-"""Longest a server may take until its log says it is ready; five seconds are usual, a busy machine is not."""
+"""Maximum seconds until a server's log says it is ready; five seconds are usual on an idle machine."""
 
 GONE_WITHIN_S = 20.0
-"""Time within which a killed session must have disappeared."""
+"""Maximum seconds until a killed session has disappeared."""
 
 LOG_TAIL = 6000
-"""Characters of a log that an error shows."""
+"""Number of characters of a log that an error shows."""
 
 WORKERS = 2
 
@@ -46,8 +46,8 @@ child=$!
 exec 3<&-
 wait $child
 """
-"""Runs a command in a process group that ends when nobody holds the standard input open any more: a server
-must not outlive the tests, however they end."""
+"""Script that runs a command in a process group, and ends it when no process holds the standard input open,
+so that a server does not outlive the tests, however they end."""
 
 LEFT_OUT = (
     "PYTHONPATH",
@@ -57,7 +57,7 @@ LEFT_OUT = (
     "PYSPARK_DRIVER_PYTHON",
     JAVA_OPTIONS_VARIABLE,
 )
-"""Variables a server must not inherit: with them it would find files that another machine lacks."""
+"""Variables that a server must not inherit, because it would find files that another machine lacks."""
 
 
 def server_environment(python: Path | str, archive: ClassArchive | None = None) -> dict[str, str]:

@@ -71,7 +71,7 @@ class StillHost(ShardTable):
     def __init__(self, endpoint: str) -> None:
         identity = BrokerIdentity(17, Member("local", "consumer", endpoint))
         self.shards: dict[str, StillShard] = {}
-        """The newest assignment of each shard."""
+        """Newest assignment of each shard."""
         super().__init__(identity, self._start_still, {})
 
     def _start_still(self, spec: pc.ShardSpec, _after: RunningShard | None) -> RunningShard:

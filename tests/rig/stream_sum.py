@@ -27,7 +27,7 @@ NDJSON = {"content-type": CONTENT_TYPE_NDJSON}
 CHUNKS = NDJSON | {"app.gazette.dev/message-type": "stream_sum.Chunk"}
 WORKERS = 2
 KEYS = "c3RyZWFtLXN1bQ=="
-"""Gazette's consumer asks for tokens always."""
+"""Keys of the broker, because Gazette's consumer always requests tokens."""
 END_S = 30
 
 

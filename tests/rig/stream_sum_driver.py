@@ -15,7 +15,7 @@ from gazette_spark.consumer.shard_yaml import parse_shard_yaml
 from gazette_spark.session import INTERPRETED
 
 READY = "ready"
-"""Printed first."""
+"""First line that the driver prints."""
 
 
 def main(root: Path, endpoint: str, specs: Path) -> None:

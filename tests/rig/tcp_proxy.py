@@ -39,22 +39,22 @@ from urllib.parse import urlsplit
 T = TypeVar("T")
 
 READ_BYTES = 1 << 16
-"""Taken from a socket at a time."""
+"""Maximum bytes per read from a socket."""
 
 PIPE_PIECES = 64
-"""Pieces on their way in one direction; more wait in the sender's socket."""
+"""Maximum number of pieces in transit in one direction; more wait in the sender's socket."""
 
 TICK_S = 0.01
-"""Interval at which a silent direction checks whether it still is."""
+"""Seconds between checks whether a silent direction is still silent."""
 
 START_TIMEOUT_S = 10.0
-"""Longest the thread may take to begin or to end."""
+"""Maximum seconds until the thread has started or ended."""
 
 DELIVER_TIMEOUT_S = 1.0
-"""Longest a reset waits for the receiver's kernel to take the bytes before it."""
+"""Maximum seconds that a reset waits for the receiver's kernel to accept the bytes before it."""
 
 _SIOCOUTQNSD = 0x894B
-"""Linux' question for the bytes of a socket that were not sent yet."""
+"""Linux ioctl that returns the number of unsent bytes of a socket."""
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -64,15 +64,15 @@ class Toxics:
     """Faults in the bytes of one direction, none by default."""
 
     latency_s: float = 0.0
-    """Seconds each byte is on its way; later ones do not wait for earlier ones."""
+    """Seconds by which each byte is delayed; later bytes do not wait for earlier ones."""
     bytes_per_s: float = 0.0
-    """Rate; 0: as fast as it goes."""
+    """Maximum bytes per second; 0: unlimited."""
     slice_bytes: int = 0
-    """Most bytes sent at once; 0: as they came."""
+    """Maximum bytes per send; 0: as received."""
     silent: bool = False
-    """Nothing is sent, and the connection stays: what looks half-open to the receiver."""
+    """Whether nothing is sent while the connection stays open, which looks half-open to the receiver."""
     limit_bytes: int | None = None
-    """Exact number of bytes that a connection passes on before ``at_limit``."""
+    """Exact number of bytes that a connection forwards before ``at_limit``."""
     at_limit: Literal["reset", "close", "silence"] = "reset"
 
     def __post_init__(self) -> None:
@@ -81,14 +81,14 @@ class Toxics:
 
 
 CLEAN = Toxics()
-"""Bytes pass as they come."""
+"""Toxics without faults."""
 
 Plan = Callable[[int], tuple[Toxics, Toxics] | None]
-"""Takes a connection's number, from 0; returns its toxics to the client and to the server, or None."""
+"""Function from a connection's number, from 0, to its toxics to the client and to the server, or None."""
 
 
 End = Literal["eof", "reset", "close"]
-"""End of a direction: the sender has no more to say, or the connection is over."""
+"""End of a direction: the sender has finished, or the connection is over."""
 
 
 @dataclass(eq=False, slots=True)
@@ -98,9 +98,9 @@ class _Connection:
     client: socket.socket
     server: socket.socket
     own: tuple[Toxics, Toxics] | None
-    """Toxics the plan gave it, to the client and to the server."""
+    """Toxics from the plan, to the client and to the server."""
     end: End = "reset"
-    """End of the direction when it is cut."""
+    """How the direction ends when it is cut."""
 
     def close(self) -> None:
         for each in (self.client, self.server):
@@ -131,14 +131,14 @@ class TcpProxy:
         self._listener: socket.socket | None = None
         self._open: dict[_Connection, asyncio.Task[None]] = {}
         self.to_client = CLEAN
-        """Toxics of bytes from the server, on connections without separate ones; set it at any time."""
+        """Toxics of bytes from the server on connections without separate toxics; may be set at any time."""
         self.to_server = CLEAN
-        """Toxics of bytes from the client, on connections without separate ones; set it at any time."""
+        """Toxics of bytes from the client on connections without separate toxics; may be set at any time."""
         self.port = 0
         self.connections = 0
-        """Accepted so far."""
+        """Number of connections accepted so far."""
         self.bytes_to_client = 0
-        """Passed on so far, on all connections."""
+        """Bytes forwarded to clients so far, on all connections."""
         self.bytes_to_server = 0
 
     def __repr__(self) -> str:

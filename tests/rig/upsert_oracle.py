@@ -22,7 +22,7 @@ from gazette_spark.testing.oracle import OracleVerdict, Version, monotonic, read
 Row = tuple[Any, ...]
 
 ReadRecord = Callable[[str, int, bytes], tuple[Hashable, Row | None]]
-"""Takes a record's journal, offset and value; returns its key and its row, None for a deletion."""
+"""Function from a record's journal, offset and value to its key and its row; None is a deletion."""
 
 
 def check_upserts(

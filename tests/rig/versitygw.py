@@ -21,7 +21,7 @@ KEY_ID, SECRET = "test", "testsecret"
 BUCKET = "lake"
 
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
-"""Spark's client of S3, of the Hadoop that PySpark 4.2 bundles: 700 MB with what it needs."""
+"""Spark's S3 client, for the Hadoop version that PySpark 4.2 bundles: 700 MB with its dependencies."""
 
 CLIENT_JARS = (
     "org.apache.hadoop_hadoop-aws-*",

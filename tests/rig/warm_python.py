@@ -31,7 +31,7 @@ MODULES = (
     "gazette_spark.source",
     "tests.rig.file_source",
 )
-"""Imported before the first fork. None of them starts a thread."""
+"""Modules imported before the first fork. None of them starts a thread."""
 
 SCRIPT = """#!/bin/sh
 case "$2" in
@@ -41,7 +41,7 @@ exec '{python}' "$@"
 """
 
 ORDER_BYTES = 1 << 20
-"""Largest environment of a worker."""
+"""Maximum bytes of a worker's environment."""
 
 
 class WarmPython:

@@ -52,10 +52,10 @@ CONF = INTERPRETED | {
 }
 
 MOST_FAILURES = 10
-"""Schedules that fail before no more are run to get to a number of crashes."""
+"""Number of failed schedules after which no more are run to reach a number of crashes."""
 
 READY_BESIDE = 1
-"""Child processes that start while this process runs queries itself."""
+"""Number of child processes that start while this process runs queries itself."""
 
 
 def run_schedule(

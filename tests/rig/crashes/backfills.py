@@ -13,7 +13,7 @@ from tests.rig.crashes.points import TABLE_LOG, Point, Rename, reachable
 from tests.rig.crashing_source import crashing_gazette
 
 STEP_BYTES = 500
-"""Bytes of a commit: some commits a backfill, for a step appends about twice as many."""
+"""Bytes per commit. A backfill has several commits, as a step appends about twice as many bytes."""
 
 _DIED = re.compile(r"failpoint '[\w.]+' was reached|Python worker exited unexpectedly")
 

@@ -52,7 +52,7 @@ from tests.rig.crashing_source import CrashingGazette
 from tests.rig.file_source import FileJournals
 
 GO_TIMEOUT_S = 1800.0
-"""Longest a driver waits for its turn."""
+"""Maximum seconds that a driver waits for its turn."""
 
 RENAME_PROPERTY = "gazette_spark.fail_at_rename"
 

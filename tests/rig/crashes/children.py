@@ -21,10 +21,10 @@ from tests.rig.crashes.points import Failpoint, Point, Rename, TaskFailpoint
 COMPILE_TIMEOUT_S = 300
 
 END_WITHIN_S = 600
-"""Most drivers are through in 10 s; on a machine that is busy it takes many times that."""
+"""Maximum seconds for a driver. Most need 10 s, and many times that on a busy machine."""
 
 READY = 2
-"""Children that get ready beside the one that runs. On two cores more of them are no faster."""
+"""Number of children prepared in addition to the running one. On two cores, more are no faster."""
 
 
 def compile_file_system(directory: Path) -> Path:
@@ -64,7 +64,7 @@ class Query:
     load: str = ""
     """Argument of ``load``, if the format takes one."""
     conf: Mapping[str, str] = field(default_factory=dict)
-    """Spark's settings, beside those that every driver has."""
+    """Spark settings in addition to those of every driver."""
 
     def settings(self) -> dict[str, Any]:
         """Return the settings in the form that :mod:`tests.rig.crashes.child` reads."""

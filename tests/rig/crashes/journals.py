@@ -28,13 +28,13 @@ RAW_WITH_ORIGIN = "journal STRING, offset BIGINT, value BINARY, _journal STRING,
 FIRST_CLOCK = 1 << 62
 
 FIRST_STEP = 1000
-"""Clock of a producer's first message, less ``FIRST_CLOCK``; it may go back."""
+"""Clock of a producer's first message, relative to ``FIRST_CLOCK``; it may go back."""
 
 FRAGMENT_BYTES = 1024
-"""Length of a fragment: the shortest that there is, so that stores have some soon."""
+"""Bytes per fragment: the minimum, so that stores soon contain some."""
 
 PRODUCERS = 4
-"""Producers at a time."""
+"""Number of concurrent producers."""
 
 
 class FileJournalSet:
@@ -43,7 +43,7 @@ class FileJournalSet:
     format = "file_journals"
     schema: str | None = None
     batch_bytes = 40
-    """A few records of each journal: some batches a step."""
+    """Bytes per batch: a few records of each journal, so that a step has several batches."""
 
     def __init__(self, root: Path, *, names: tuple[str, ...] = ("a", "b")) -> None:
         self._files = root / "journals"

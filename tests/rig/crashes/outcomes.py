@@ -9,7 +9,7 @@ from gazette_spark.errors import GazetteError
 RECREATED = "JournalRecreatedError"
 
 REFUSALS = ("FencedError", "OverlapError", "GapError", "RestoredError", "LedgerLostError", RECREATED)
-"""Errors with which the sink ends a query that must not go on."""
+"""Errors with which the sink ends a query that must not continue."""
 
 _REFUSED = re.compile(r"\b(" + "|".join(REFUSALS) + r"):")
 _CRASHED = re.compile(r"failpoint '[\w.]+' was reached")

@@ -25,7 +25,7 @@ class Rename:
 
 
 TABLE_RENAMES = (Rename("before", TABLE_LOG), Rename("after", TABLE_LOG))
-"""Those that make a commit of a Delta table."""
+"""Renames that commit to a Delta table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class TaskFailpoint:
 class Point:
     name: str
     raises: str | None = None
-    """Failpoint at which an exception is raised, None where only a kill gets."""
+    """Failpoint at which an exception is raised; None if only a kill reaches the point."""
     kills: Rename | Failpoint | TaskFailpoint | None = None
     nths: tuple[int, ...] = (1, 1, 2)
-    """Which time that the query comes by it, where an exception is raised: one is drawn."""
+    """Occurrences of the failpoint at which the exception may be raised; one is drawn."""
     feature: str = ""
-    """Feature of the sink that has to be in use for the point to be reached; empty: any."""
+    """Sink feature that is needed to reach the point; empty: none."""
 
 
 POINTS = (
@@ -95,7 +95,7 @@ POINTS = (
         feature="dead letters",
     ),
 )
-"""In the order of a batch's steps."""
+"""Points in the order of a batch's steps."""
 
 BY_NAME = {point.name: point for point in POINTS}
 

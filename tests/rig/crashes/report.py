@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Record = Mapping[str, Any]
-"""One schedule as in its line of the log."""
+"""One schedule, as in its line of the log."""
 
 KINDS_OF_CRASH = {
     "cycles": "queries ended by an exception",
@@ -21,7 +21,7 @@ STEPS_OF = {
     "sigkills": ("kill", "random kill", "kill backfill"),
     "retries": ("sink crashes",),
 }
-"""Kinds of the steps in which these happen."""
+"""Kinds of the steps that cause each kind of crash."""
 
 COLUMNS = (
     "cycles",

@@ -57,10 +57,10 @@ from tests.rig.file_source import FileJournals
 APP_ID = "crashes"
 
 DEADLINE_S = 300
-"""Longest run of a query; seconds on a machine that is not busy."""
+"""Maximum seconds for a run of a query; a few seconds are usual."""
 
 LONGEST_DELAY_S = 4.0
-"""A kill at a random moment comes that late at most."""
+"""Maximum seconds before a kill at a random moment."""
 
 WriteBatch = Callable[[DataFrame, int], None]
 
@@ -82,18 +82,18 @@ class TableInexactError(GazetteError):
 @dataclass(slots=True)
 class Counts:
     cycles: int = 0
-    """Runs of the query that an exception ended, each followed by another run."""
+    """Number of query runs that an exception ended, each followed by another run."""
     retries: int = 0
-    """Calls of the sink that an exception ended, each followed by one of a new sink with the same batch."""
+    """Number of sink calls ended by an exception, each followed by a new sink with the same batch."""
     sigkills: int = 0
     zombies: int = 0
-    """Second writers that overtook a first one."""
+    """Number of second writers that overtook a first one."""
     points: Counter[str] = field(default_factory=Counter)
-    """Crashes and kills, by point."""
+    """Number of crashes and kills, by point."""
     endings: Counter[str] = field(default_factory=Counter)
-    """Queries in this process, by the way they ended."""
+    """Number of queries in this process, by outcome."""
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Duration of the steps, oracle and all, by their kind."""
+    """Duration of the steps in seconds, including the oracle, by kind."""
 
     @property
     def crashes(self) -> int:
@@ -149,7 +149,7 @@ class Scenario:
         self.at = "the beginning"
         """Current step, for reports."""
         self.trims: set[Path] = set()
-        """Checkpoints whose queries bring again what the table has."""
+        """Checkpoints whose queries repeat records that the table already contains."""
         self._root = root
         self._kind = SINKS[sink]
         self._journals = (
@@ -162,14 +162,14 @@ class Scenario:
         self._children = children
         self._crash_file = root / "crash"
         self.direct = False
-        """Whether tasks write the files of this run, where the kind of query lets them: every other one, but
-        none that trims."""
+        """Whether tasks write the files of this run: in every other run, if the kind of query allows it,
+        and in no run that trims."""
         self._checkpoints: list[Path] = []
         self._streams: dict[tuple[int, bool], DataFrame] = {}
         self._fits = True
         """Whether the newest checkpoint must continue the table."""
         self._error = ""
-        """Text of the error that ended the last run, if one did."""
+        """Text of the error that ended the last run, if any."""
         self._new_checkpoint()
 
     def run(self, steps: tuple[Step, ...]) -> OracleVerdict:

@@ -37,7 +37,7 @@ Kind = Literal[
     "backfill",
     "kill backfill",
 ]
-"""What a step does; :class:`tests.rig.crashes.scenario.Scenario` has a method for each."""
+"""Action of a step; :class:`tests.rig.crashes.scenario.Scenario` has a method for each."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -61,7 +61,7 @@ WEIGHTS: Mapping[Kind, int] = {
     "recreate": 4,
     "backfill": 6,
 }
-"""Weights of the steps that need no child process. Sink crashes are several a step."""
+"""Weights of the steps that need no child process. A step ``sink crashes`` has several crashes."""
 
 FEATURE_OF: Mapping[Kind, str] = {
     "lose states": "committed",
@@ -70,23 +70,23 @@ FEATURE_OF: Mapping[Kind, str] = {
     "kill backfill": "committed",
     "expire": "iceberg",
 }
-"""Steps that are of one kind of sink alone."""
+"""Sink feature that each of these steps needs."""
 
 LEFT_OUT: Mapping[str, frozenset[Kind]] = {
     "format": frozenset({"sink crashes", "zombie"}),
     "iceberg": frozenset({"sink crashes", "roll"}),
 }
-"""Steps that a kind of sink cannot take: this process does not run the commits of a format, and an Iceberg
-table has no log that is rolled."""
+"""Steps that a kind of sink does not support: the commits of a format do not run in this process, and an
+Iceberg table has no log to roll."""
 
 OVERTAKEN_AT = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
-"""Where a second writer may overtake."""
+"""Failpoints at which a second writer may overtake."""
 
 SINK_CRASHES = 3
-"""Kill points on each batch, where only the sink is made again."""
+"""Number of kill points per batch after which only the sink is created again."""
 
 KILL_NTHS = (1, 1, 1, 2)
-"""Which time that a child comes by a point it is killed: one is drawn."""
+"""Occurrences of a point at which a child may be killed; one is drawn."""
 
 
 DIRECTORIES = (
@@ -104,7 +104,7 @@ DIRECTORIES = (
 )
 """Names of the directory that holds the table, its dead letters, the query checkpoints and the states.
 
-Each one means something else to a URI, to SQL, to a glob or to a shell."""
+Their characters have special meanings in URIs, SQL, globs or shells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ class Step:
 
     kind: Kind
     point: str = ""
-    """Name of the point to die at, of several separated by ``|``, or failpoint to be overtaken at."""
+    """Points to die at, separated by ``|``, or the failpoint to be overtaken at."""
     nth: int = 1
     records: int = 0
-    """Records to append before it."""
+    """Number of records to append before the step."""
     fraction: float = 0.0
-    """Choice among the possible targets, or share of the longest delay."""
+    """Choice among the possible targets, or fraction of the maximum delay."""
 
     def __str__(self) -> str:
         where = f" {self.point} #{self.nth}" if self.point else ""
@@ -131,17 +131,17 @@ class Settings:
 
     steps: int = 20
     kill_share: float = 0.0
-    """Share of the steps that are SIGKILLs of a child process."""
+    """Fraction of the steps that SIGKILL a child process."""
     only: frozenset[Kind] = frozenset()
-    """Kinds of the other steps; empty: all."""
+    """Allowed kinds of the other steps; empty: all."""
     sinks: tuple[str, ...] = tuple(SINKS)
-    """Kinds of sink, which successive seeds take in turn."""
+    """Kinds of sink, which successive seeds use in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     sink: str
-    """Kind of its sink; see :data:`tests.rig.crashes.sinks.SINKS`."""
+    """Kind of the sink; see :data:`tests.rig.crashes.sinks.SINKS`."""
     steps: tuple[Step, ...]
     seed: int = 0
     directory: str = DIRECTORIES[0]

@@ -26,22 +26,22 @@ from gazette_spark.testing.oracle import split_records
 from tests.rig.iceberg import NAME, catalog_properties
 
 KEYS = 40
-"""Keys of each journal, where one row of each key is kept."""
+"""Number of keys per journal, for sinks that keep one row per key."""
 
 UNFIT = 7
-"""Interval of records that do not fit, where those go to a separate table."""
+"""Interval of the records that do not fit, for sinks that write those to a separate table."""
 
 ALIKE = 10
-"""Successive numbers that a query with state treats as one group of each journal."""
+"""Number of successive record numbers in one group of a stateful query, per journal."""
 
 BUCKETS_VARIABLE = "GAZETTE_SPARK_CRASH_BUCKETS"
-"""Directory whose folders are the buckets of an S3 server, if tables are to be written through one."""
+"""Environment variable with the directory of an S3 server's buckets, if tables are written through one."""
 
 LEAVES_AT = 4
-"""Number of records at which a group leaves a complete result, as the groups of ``HAVING count < 4`` do."""
+"""Number of records at which a group disappears from a complete result, as in ``HAVING count < 4``."""
 
 COLUMNS = ("journal", "offset", "key", "value")
-"""Columns of a table with one row of each key."""
+"""Columns of a table with one row per key."""
 
 NUMBER = "CAST(substring_index(CAST(value AS STRING), ' ', 1) AS BIGINT)"
 
@@ -49,22 +49,22 @@ NUMBER = "CAST(substring_index(CAST(value AS STRING), ' ', 1) AS BIGINT)"
 @dataclass(frozen=True, slots=True)
 class SinkKind:
     shape: Callable[[DataFrame], DataFrame]
-    """Makes the rows of raw ones."""
+    """Function that creates the sink's rows from raw rows."""
     options: Callable[[str], dict[str, Any]]
-    """Returns the further arguments of the sink, by the table's directory."""
+    """Function from the table's directory to the additional arguments of the sink."""
     bound: bool = False
-    """The query is bound to its checkpoint: a new one, or a copy, is refused."""
+    """Whether the query is bound to its checkpoint, so that a new one or a copy is refused."""
     committed: bool = False
-    """The query reads the committed messages of a broker's journals."""
+    """Whether the query reads the committed messages of a broker's journals."""
     direct: bool = False
-    """Tasks write the data files."""
+    """Whether tasks write the data files."""
     is_format: bool = False
-    """The sink is a format of the package, whose commits are made in processes of their own; with ``direct``,
-    every other run is one of the direct lane."""
+    """Whether the sink is a format of the package, whose commits run in separate processes; with ``direct``,
+    every other run uses the direct lane."""
     iceberg: bool = False
-    """The table is an Iceberg table, in a catalog in the table's directory."""
+    """Whether the table is an Iceberg table, in a catalog in the table's directory."""
     output_mode: str = "append"
-    """Spark's output mode of the query."""
+    """Spark output mode of the query."""
 
     def sink(self, app_id: str, table: str, checkpoint: str | None = None, **more: Any) -> DeltaSink:
         return DeltaSink(app_id, path=location(table), checkpoint=checkpoint, **self.options(table), **more)
@@ -198,4 +198,4 @@ SINKS: Mapping[str, SinkKind] = {
     # others.
     "replace": SinkKind(keyed, lambda _: {"upsert": RepeatableUpsert(("key",))}),
 }
-"""Sinks by the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""
+"""Kinds of sink, by the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""

@@ -38,9 +38,9 @@ class TwoWriters:
     """The results, apart from the table."""
 
     turns: int
-    """Times that an entry of one writer follows one of the other."""
+    """Number of times that an entry of one writer follows an entry of the other."""
     defeats: dict[str, int]
-    """Queries that the sink ended, by its error."""
+    """Number of queries that the sink ended, by error."""
     seconds: float
     checkpoints: tuple[Path, ...]
     """Query checkpoints of all queries that ran."""
