@@ -27,7 +27,7 @@ BROWSER_FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-"""For a machine without a screen, and without a connection to the makers."""
+"""Flags to run without a display, and without connections to the browser's vendor."""
 
 
 class Page(HTMLParser):
@@ -65,7 +65,7 @@ class Browser:
         self._numbers = itertools.count(1)
         self._session: dict[str, str] = {}
         self.requests: list[str] = []
-        """Addresses that the page asked for."""
+        """Addresses requested by the page."""
 
     def __enter__(self) -> Self:
         found = subprocess.run(["sh", ".ci/browser.sh"], capture_output=True, text=True, check=True)

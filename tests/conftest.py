@@ -33,7 +33,7 @@ pytest_plugins = ["gazette_spark.testing.pytest_plugin"]
 BROKERS = ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
 
 CHECKED = [Path(__file__).parent / "unit", Path(__file__).parent / "property"]
-"""Where the tests of ``make check`` are; those that are marked as slow wait for ``make test``."""
+"""Folders with the tests of ``make check``; those marked as slow wait for ``make test``."""
 
 SMALL_TABLES = {
     "spark.sql.shuffle.partitions": "1",
@@ -41,7 +41,7 @@ SMALL_TABLES = {
     # VACUUM lists a directory in this many tasks, 10,000 by default.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
-"""Settings under which a query over a few rows is few tasks."""
+"""Settings that limit a query over a few rows to a few tasks."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -23,7 +23,7 @@ children:
     labels: [{{name: app, value: shop}}]
     fragment: {{length: 1048576, compression_codec: GZIP, stores: ["file:///"], refresh_interval: 1m0s}}
 """
-"""A journal to be created."""
+"""Spec of a journal to create."""
 
 
 class Command:

@@ -21,7 +21,7 @@ from tests.conformance.wire import delete, spec
 RAW = StructType().add("journal", StringType()).add("offset", LongType()).add("value", BinaryType())
 
 WAIT_S = 30.0
-"""Longest that brokers may take to tell of a change."""
+"""Maximum seconds for brokers to report a change."""
 
 PAUSE_S = 0.05
 

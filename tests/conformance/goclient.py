@@ -13,7 +13,7 @@ from typing import Any
 from tests.rig.gazctl import ProcessError, clean_environment, find_binary
 
 RUN_TIMEOUT_S = 60.0
-"""Longest a run may take, and a running one may take to say something."""
+"""Maximum seconds for a run, and for the next output of a running one."""
 
 Event = dict[str, Any]
 

@@ -15,16 +15,16 @@ from gazette_spark import DeltaSink
 from tests.rig.brokers import BrokerHandle
 
 QUERY_TIMEOUT_S = 180
-"""Longest a query over a test's few megabytes may take on a busy machine."""
+"""Maximum seconds for a query over a few megabytes on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Reading:
     broker: BrokerHandle
     path: str
-    """Journal, or prefix ending in a slash."""
+    """Journal, or prefix with a trailing slash."""
     schema: str = ""
-    """DDL of JSON columns; raw without."""
+    """DDL of JSON columns; empty for raw records."""
     max_bytes_per_trigger: int = 0
 
     def options(self) -> dict[str, str]:

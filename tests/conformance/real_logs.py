@@ -24,7 +24,7 @@ CANDIDATES = (
 """Text logs a Linux machine may have."""
 
 MAX_LOG_BYTES = 4 << 20
-"""How much of a log is used: more shows nothing new and takes time."""
+"""Maximum bytes used of a log; more shows nothing new and takes time."""
 
 JSON_DDL = "log STRING, line_number BIGINT, text STRING, size BIGINT, words ARRAY<STRING>"
 """Columns of :attr:`RealLog.json_lines`."""

@@ -18,12 +18,12 @@ from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 
 SOON = 60
-"""Seconds after which something that has to happen has not happened."""
+"""Maximum seconds until an expected event."""
 
 RESETS = {"embedded": 100, "cluster": 25, "deployed": 25}
-"""By broker: the real one takes ten times as long to notice, a cluster has replicas to agree.
+"""Number of resets by broker in `make soak`; `make test` runs a fifth of them.
 
-In `make soak`; `make test` has a fifth of them.
+The real broker takes ten times as long to notice a reset, and the replicas of a cluster have to agree.
 """
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.brokers("embedded", "deployed")
 
 TEXT = {"content-type": "text/plain"}
 SOON = 60
-"""Seconds after which something that has to happen has not happened."""
+"""Maximum seconds until an expected event."""
 
 
 @pytest.fixture

@@ -38,12 +38,12 @@ from gazette_spark.protocol.labels import label_set
 from tests.rig.brokers import BrokerHandle
 
 SOON_S = 60
-"""Time after which something that has to happen has not happened."""
+"""Maximum seconds until an expected event."""
 
 MIB = 1 << 20
 
 Append = Callable[..., AppendResult]
-"""A way of appending: ``append(journal, *pieces, **options)`` returns the result, or raises the error."""
+"""Function ``append(journal, *pieces, **options)`` that returns the result or raises the error."""
 
 
 def by_client(

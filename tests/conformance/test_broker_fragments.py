@@ -16,7 +16,7 @@ from tests.rig.brokers import BrokerHandle
 
 EXTENSIONS = {"NONE": ".raw", "GZIP": ".gz", "ZSTANDARD": ".zst", "SNAPPY": ".sz"}
 NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})(\.\w+)?")
-"""A fragment's file name: begin, end, SHA-1 of the content, extension of the codec."""
+"""File name of a fragment: begin, end, SHA-1 of the content, and extension of the codec."""
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 
 CONNECT_S = 5.0
-"""Within this time a connection that cannot work has to fail."""
+"""Maximum seconds until a connection that cannot work fails."""
 
 AUTHORITY = trustme.CA()
 OTHER_AUTHORITY = trustme.CA()

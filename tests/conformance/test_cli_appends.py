@@ -15,7 +15,7 @@ from tests.rig.brokers import BrokerHandle
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 
 COUNT = 300
-"""Records of a test: enough for each of three journals to get some by any mapping."""
+"""Number of records: enough that each of three journals gets some under any mapping."""
 
 
 @pytest.fixture

@@ -22,14 +22,14 @@ from tests.rig.brokers import BrokerHandle, DeployedBroker
 
 OLD, NEW, STRANGE = (base64.b64encode(text.encode() * 16).decode() for text in ("old!", "new!", "odd!"))
 SHORT_S = 2.0
-"""Seconds a fixed token of these tests is valid: one at least, as tokens expire on whole seconds."""
+"""Lifetime of a fixed token in seconds; at least one, because tokens expire on whole seconds."""
 
 RENEWED_S = 1.0
-"""Seconds a token of a client with keys is valid."""
+"""Lifetime in seconds of a token of a client with keys."""
 
 PIECES = 25
 PAUSE_S = 0.1
-"""Between appends: all of them take longer than two tokens are valid."""
+"""Seconds between appends, which together take longer than two token lifetimes."""
 
 
 @pytest.fixture(

@@ -75,7 +75,7 @@ HARMS: dict[str, Callable[[Client, EmbeddedCluster, str], object]] = {
         cluster, reads_from(client, journal)
     ).kill(),
 }
-"""What goes wrong while a journal is appended to and read."""
+"""Disturbances while a journal is appended to and read."""
 
 
 @pytest.mark.parametrize("harm", HARMS)

@@ -16,7 +16,7 @@ from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 
 WAIT_S = 20.0
-"""Longest a test waits for a change to be seen."""
+"""Maximum seconds a test waits for a change to become visible."""
 
 
 def wait_until_listed(watched: LiveList, *names: str) -> Listing:

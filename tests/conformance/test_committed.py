@@ -47,7 +47,7 @@ ORDERS = [
     "b uncommitted 9",
 ]
 COMMITTED = [3, 1, 4, 0, 5, 6, 0, 8, 0]
-"""Numbers of what is committed; an acknowledgement has none."""
+"""Numbers of the committed messages, with 0 for an acknowledgement."""
 
 
 def publish(broker: BrokerHandle, journal: str, orders: Sequence[str]) -> None:

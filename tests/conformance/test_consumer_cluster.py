@@ -499,7 +499,7 @@ def test_three_replicas_of_one_command(
 
 
 KILLS = 50
-"""Of primaries."""
+"""Number of primaries to kill."""
 
 
 @pytest.mark.soak

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 RECOVERY_LOG = {"content-type": "application/x-gazette-recoverylog"}
 
 MOST_PAUSES_S = (0.1, 2, 10)
-"""Longest times until a host that has caught up is killed."""
+"""Maximum seconds until a host that has caught up is killed; each kill draws one of them."""
 
 
 def recorded_shard(client: Client, prefix: str, shard_id: str, *sources: str) -> pc.ShardSpec:

@@ -32,7 +32,7 @@ with DeployedBroker(sys.argv[1]) as broker:
     print(*[child.process.pid for child in group._children], group._watcher.pid, flush=True)
     signal.pause()
 """
-"""A process that owns a broker, tells its children, and waits."""
+"""Program that owns a broker, prints the process ids of its children, and waits."""
 
 DEADLINE_S = 30
 

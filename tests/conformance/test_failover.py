@@ -32,7 +32,7 @@ from tests.rig.failover import (
 
 BUSY_S = 2.0
 NEVER_S = 600
-"""Interval at which a member lists the store again: not in a test."""
+"""Seconds between two listings of the store by a member: longer than any test."""
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ APPENDS = [
     b"tiny\n",
     b"\x00" * 200_000,
 ]
-"""Compressible, incompressible, tiny; over one GZIP member and one Snappy block."""
+"""Compressible, incompressible and tiny content, longer than one GZIP member and one Snappy block."""
 
 
 def specs(prefix: str) -> list[pb.JournalSpec]:

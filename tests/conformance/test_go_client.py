@@ -25,7 +25,7 @@ from tests.rig.brokers import BrokerHandle
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 
 APPENDS = [b"first\n" * 30_000, bytes(range(256)) * 5_000, b"last\n"]
-"""More than a message, more than a fragment, and a little."""
+"""One append longer than a message, one longer than a fragment, and a short one."""
 
 CONTENT = b"".join(APPENDS)
 

@@ -34,7 +34,7 @@ SHOWN: dict[str, tuple[int, Callable[[int], str]]] = {
     CONTENT_TYPE_CSV: (40, lambda number: f'"{number}" "a \\"quoted\\", text"]'),
     CONTENT_TYPE_PROTO_FIXED: (36, lambda number: f"10{number:02x}"),
 }
-"""How goclient prints a message of each kind behind its UUID: the place, and the rest."""
+"""By content type: offset of the text behind the UUID in goclient's output, and that text by number."""
 
 
 def journal_of(client: Client, name: str, content_type: str) -> Callable[[Message], tuple[str, str]]:

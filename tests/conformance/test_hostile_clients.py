@@ -33,7 +33,7 @@ from tests.unit.lag.test_api import CONFIG, NOW_MS, empty_monitor
 HOSTILE, OTHER = "127.0.0.2", "127.0.0.3"
 CONNECTIONS = 200
 SOON_S = 8.0
-"""Less than any time limit of the servers, so an answer that comes sooner has not waited for one."""
+"""Seconds below every time limit of the servers: a faster answer has not waited for a limit."""
 
 JOURNAL, LARGE, SHARD = "hostile/journal", "hostile/large", "hostile-shard"
 
@@ -42,7 +42,7 @@ JOURNAL, LARGE, SHARD = "hostile/journal", "hostile/large", "hostile-shard"
 class Server:
     address: tuple[str, int]
     serves: Callable[[], bool]
-    """Whether it answers somebody else."""
+    """Check that the server still answers another client."""
 
 
 @contextmanager

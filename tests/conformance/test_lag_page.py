@@ -25,7 +25,7 @@ PICTURES = Path("docs/images")
 MAX_PICTURE_BYTES = 200_000
 
 DASH = "\N{EN DASH}"
-"""What stands for a forecast that is not known."""
+"""Text shown for an unknown forecast."""
 
 
 def new_monitor() -> Monitor:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.brokers("embedded")
 
 RECORD = b"%063d\n"
 STORED_S = (1_600_000_000, 1_600_000_100, 1_600_000_200)
-"""When the first three fragments are said to have been stored; the last one is not."""
+"""Storage times given to the first three fragments, in seconds since 1970; the last one is not stored."""
 
 
 def planner_of(client: Client, journal: str, use: Use = "batch", **options: str) -> Planner:

@@ -18,7 +18,7 @@ from tests.rig.brokers import DeployedBroker
 pytestmark = [pytest.mark.deployed_broker, pytest.mark.soak]
 
 JOURNALS = 60
-"""More than twice what a message of a streamed List holds."""
+"""Number of journals: more than twice what one message of a streamed List holds."""
 
 
 @pytest.fixture(scope="module")

@@ -25,13 +25,13 @@ from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 APPENDS = 40
 CONTENT = random.Random(13).randbytes(120_000)
-"""No part of it is like another: bytes at a wrong offset show."""
+"""Content without repetitions, so that bytes at a wrong offset are noticed."""
 
 RESETS = 1_000
-"""In `make soak`; `make test` has a fifth of them."""
+"""Number of resets in `make soak`; `make test` runs a fifth of them."""
 
 HANDSHAKE_BYTES = 130
-"""Of a connection's answer; before, there is no connection yet for gRPC."""
+"""Bytes that a connection must return before it exists for gRPC."""
 
 SEED = 13
 

@@ -30,7 +30,7 @@ from tests.rig.recovery_log import files_below
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 
 SOON = 30.0
-"""Seconds after which something that has to happen has not happened."""
+"""Maximum seconds until an expected event."""
 
 
 class Hosts:

@@ -56,7 +56,7 @@ from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 
 SOON = 60.0
-"""Seconds after which something that has to happen has not happened."""
+"""Maximum seconds until an expected event."""
 
 SILENT = Toxics(silent=True)
 
@@ -86,7 +86,7 @@ class ProxiedClient(Client):
         super().__init__(proxy.endpoint, timeout_s=SOON, connect_timeout_s=SOON)
         self.proxy = proxy
         self.loses_next_answer = False
-        """The answer to the next append of a record does not come through."""
+        """Whether the response to the next append of a record is lost."""
 
     def try_append(self, options: AppendOptions, *args: Any, **keywords: Any) -> AppendResult:
         if self.loses_next_answer and options.check_registers is not None:
@@ -506,7 +506,7 @@ for number in itertools.count():
             pass
     print(number, flush=True)
 """
-"""A primary that commits numbers, and tells which are acknowledged, until it is killed."""
+"""Program of a primary that commits numbers, and reports the acknowledged ones, until it is killed."""
 
 
 def test_a_secondary_takes_over_from_a_killed_primary(

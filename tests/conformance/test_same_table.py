@@ -17,7 +17,7 @@ from tests.rig.brokers import BrokerHandle, DeployedBroker
 pytestmark = pytest.mark.deployed_broker
 
 CODECS = (pb.NONE, pb.GZIP, pb.SNAPPY, pb.ZSTANDARD)
-"""One journal of each: how bytes are stored must not show."""
+"""Codecs of the journals, one each; the codec must not affect the table."""
 
 JSON_SCHEMA = "_journal STRING, _offset BIGINT, id BIGINT, name STRING, amount DOUBLE, tags ARRAY<STRING>"
 

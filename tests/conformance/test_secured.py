@@ -19,7 +19,7 @@ from tests.rig.brokers import BrokerHandle
 from tests.rig.secured import CANARY, KEYS, open_client, secured_broker, token
 
 SHORT_S = 2.0
-"""Seconds a token of these tests is valid: one at least, as tokens expire on whole seconds."""
+"""Lifetime of a token in seconds; at least one, because tokens expire on whole seconds."""
 
 
 @pytest.fixture(

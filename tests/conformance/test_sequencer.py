@@ -11,7 +11,7 @@ from tests.conformance.goclient import Event, end_of, run_go
 from tests.rig.histories import Case, Run, random_case
 
 CASES_AT_A_TIME = 1_000
-"""Cases of one run of goclient."""
+"""Cases per run of goclient."""
 
 
 def gazettes_traces(cases: list[Case]) -> list[Event]:

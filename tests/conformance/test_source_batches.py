@@ -31,7 +31,7 @@ pytestmark = pytest.mark.brokers("embedded")
 SCHEMA = StructType().add("offset", LongType()).add("_end_offset", LongType())
 LINE = b"a record of forty bytes, its end included"[:39] + b"\n"
 OLD_S = 7 * 3600
-"""Age past which a broker takes a hole for deleted data instead of data to come."""
+"""Age in seconds above which a broker treats a hole as deleted data instead of data to come."""
 
 
 @pytest.fixture(autouse=True)

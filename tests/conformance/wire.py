@@ -23,13 +23,13 @@ Spans: TypeAlias = list[tuple[int, int]]
 Names: TypeAlias = list[str]
 
 CALL_TIMEOUT_S = 20.0
-"""Deadline of each call."""
+"""Deadline of each call in seconds."""
 
 WAIT_TIMEOUT_S = 30.0
-"""Longest a test waits for something a broker does by itself."""
+"""Maximum seconds a test waits for something that a broker does by itself."""
 
 COMMIT = pb.AppendRequest()
-"""The message with everything empty that announces a commit."""
+"""Empty message that announces a commit."""
 
 
 class Answers(Iterator[T_co], Protocol[T_co]):

@@ -21,10 +21,10 @@ from tests.rig.databricks import Workspace
 PATHS = {notebooks.name_of(path): path for path in notebooks.paths()}
 FOR_DATABRICKS = [name for name, path in PATHS.items() if notebooks.needs_workspace(path)]
 SHORT = ("01_quickstart", "05_read_committed", "06_application")
-"""The others wait for fragments, restarts or verdicts, or take a minute."""
+"""Short notebooks; the others wait for fragments, restarts or verdicts, or take a minute."""
 
 FOR_DATABRICKS_IN_SOAK = ("databricks/01_quickstart", "databricks/04_lag")
-"""The first runs its stream three times, the other waits for verdicts."""
+"""Databricks notebooks for soak: the first runs its stream three times, the other waits for verdicts."""
 
 
 @pytest.fixture

@@ -270,7 +270,7 @@ MOVES = (
     *(World.quick, World.take, World.take, World.take, World.answer, World.answer),
     *(World.resolve, World.pass_time),
 )
-"""What may happen next, the usual more often."""
+"""Possible next moves; frequent ones are repeated."""
 
 
 @settings(max_examples=examples(60), deadline=None)

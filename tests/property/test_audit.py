@@ -340,7 +340,7 @@ counts_of_rows = st.dictionaries(
     st.integers(0, 5),
     max_size=12,
 )
-"""Rows, of the journal or not, and how often a table is to have them."""
+"""Rows, from the journal or not, and how many times a table contains each."""
 
 
 @given(counts_of_rows, st.binary(min_size=16, max_size=16), st.booleans())

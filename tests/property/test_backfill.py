@@ -27,7 +27,7 @@ class Table:
     commits: int = 0
     rows: list[tuple[str, int, int]] = field(default_factory=list)
     crash_at: int = -1
-    """Steps until the crash: each commit has one before and one after it."""
+    """Number of steps until the crash; each commit has one step before and one after it."""
 
     def state(self) -> LedgerState:
         parent = self.entry.parent if self.entry else None

@@ -18,7 +18,7 @@ from tests.rig.examples import examples
 from tests.unit.client.listings import EMPTY, header, message, pages
 
 State = tuple[int, tuple[str, ...]]
-"""A revision, and what is listed from then on."""
+"""Revision, and the names listed from that revision on."""
 
 NAMES = st.sets(st.sampled_from([f"many/{index}" for index in range(9)])).map(sorted).map(tuple)
 
@@ -33,11 +33,11 @@ def histories(draw: st.DrawFn) -> list[State]:
 @dataclass
 class Cut:
     after: int
-    """Messages it brings at most."""
+    """Maximum number of messages before the cut."""
     kind: str
-    """Cleanly, broken, by its deadline, or with a message that is not true."""
+    """How the stream ends: cleanly, broken, at its deadline, or with an invalid message."""
     skips: int
-    """States that come and go before it begins."""
+    """Number of states that pass before the stream begins."""
 
 
 CUTS = st.lists(

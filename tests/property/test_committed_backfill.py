@@ -65,7 +65,7 @@ class Table:
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     commits: int = 0
     steps_left: int = 0
-    """Steps until the writer dies; each commit has one before and one after it. 0: it lives."""
+    """Steps until the writer dies, 0 if it survives; each commit has one step before and one after it."""
 
     def ledger(self, _session: object) -> LedgerEntry | None:
         return self.entry
@@ -109,7 +109,7 @@ class Frame:
 
     options: Mapping[str, str]
     killed_after: Sequence[int]
-    """Record batches that each killed attempt at a task gives."""
+    """Number of record batches from each killed attempt at a task."""
     schema = COMMITTED
 
     def collect(self) -> list[tuple[Any, ...]]:
@@ -167,7 +167,7 @@ class Seam:
     backfills: bool
     limit: int
     dies_at: tuple[str, int]
-    """A failpoint of tasks or planning and which time, or a step of the table's commits."""
+    """Failpoint of tasks or planning and its occurrence, or ``commit`` and a step of the table's commits."""
     lose_states: int
     killed_after: list[int]
 

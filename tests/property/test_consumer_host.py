@@ -102,11 +102,11 @@ class Producer:
 @dataclass(frozen=True)
 class Round:
     messages: list[tuple[int, int, str, str]]
-    """Journal, producer, what it sends, key."""
+    """Journal, producer, kind of message, and key of each message."""
     point: str
     nth: int
     hangs: bool
-    """The host goes on when the next one has read everything."""
+    """Whether the host hangs and continues only after the next one has read everything."""
 
 
 MESSAGES = st.tuples(

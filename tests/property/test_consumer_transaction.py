@@ -25,7 +25,7 @@ class Txn:
     limits: TransactionLimits
     messages: list[int] = field(default_factory=list)
     reported: list[int] = field(default_factory=list)
-    """Skipped messages that are reported with it."""
+    """Skipped messages that are reported with the transaction."""
 
 
 class Shard:
@@ -35,17 +35,17 @@ class Shard:
         self.now_s = 0.0
         self.sent = 0
         self.delivered: list[int] = []
-        """Committed messages that are not consumed, the next one first."""
+        """Committed messages that are not yet consumed, next one first."""
         self.pending = False
-        """A sequence began since the last checkpoint, and is not acknowledged."""
+        """Whether a sequence that began after the last checkpoint is not yet acknowledged."""
         self.open: Txn | None = None
         self.done: list[Txn] = []
-        """Those that started to commit."""
+        """Transactions that have started to commit."""
         self.committed = 0
         self.acknowledged = 0
         self.skipped = 0
         self.reported = 0
-        """Skipped messages that Stat shows."""
+        """Number of skipped messages that Stat shows."""
         self.closed = False
         self.deferred: int | None = None
 

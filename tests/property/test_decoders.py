@@ -287,7 +287,7 @@ HOSTILE = (
     '{"":[]}',
     '{"\\ud800":1}',
 )
-"""Texts in place of a value: what has been seen to break decoders, and a value of each type."""
+"""Texts in place of a value: some that have broken decoders, and one value of each type."""
 
 HOLE = "\x01hole"
 

@@ -28,7 +28,7 @@ SCHEMA = pa.schema(
     ]
 )
 STRICT = JsonDialect(allow_single_quotes=False, allow_non_numeric_numbers=False)
-"""Forms that Python's parser has no more of than JSON, once its constants are refused."""
+"""Dialect that accepts what Python's parser accepts once its constants are refused."""
 
 LONGS = range(-(2**63), 2**63)
 

@@ -47,9 +47,9 @@ windows = st.builds(
 thresholds = st.tuples(
     st.integers(0, 3), st.sampled_from([0.0, 0.1, 1 / 3, 0.5, 0.6, 2 / 3, 0.7, 0.75, 0.8, 0.9, 1.0])
 )
-"""Allowed lag and least completeness, before they are rounded to 32 bits."""
+"""Allowed lag and minimum completeness, before rounding to 32 bits."""
 times_ms = st.integers(-2, 16).map(lambda quarters: NOW_S * 1000 + 250 * quarters)
-"""Time comes in large steps, here and below, so that two spans are often equal."""
+"""Times in milliseconds, in large steps here and below so that two spans are often equal."""
 
 
 def plain(commit: OffsetCommit | None) -> burrow.Commit | None:

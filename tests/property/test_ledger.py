@@ -103,9 +103,9 @@ MUTANT_SETTINGS = settings(
     database=None,
     derandomize=True,
 )
-"""Whether a fault is found counts, not its smallest form. The search ends with the first one, within a
-few hundred examples mostly; 500 random ones once found none. It is the same search in every run; the
-mutants whose search takes seconds are for soak."""
+"""Settings of the search for a mutant's fault. Only finding the fault matters, so nothing is shrunk.
+The search ends at the first fault, usually within a few hundred examples; 500 random examples once
+found none. Every run makes the same search. Mutants whose search takes seconds run in soak only."""
 
 SOURCES = st.lists(
     st.one_of(
@@ -116,13 +116,13 @@ SOURCES = st.lists(
     min_size=1,
     max_size=3,
 ).map(tuple)
-"""The sources of a query in any order; one that reads a journal of another one, too, is rare enough."""
+"""The sources of a query in any order. Sources that share a journal are rare enough."""
 
 Batched = tuple[tuple[Row, ...], set[Record]]
-"""The rows of a batch for both tables, and the records that it is of."""
+"""Rows of a batch for both tables, and the records of the batch."""
 
 TURNS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=5)
-"""Which writers take how many steps, the newest one first."""
+"""Pairs of a writer, counted from the newest, and its number of steps."""
 
 STEPS = st.integers(0, 20)
 
@@ -160,30 +160,30 @@ class LedgerMachine(RuleBasedStateMachine):
         self.table = self.table_type()
         self.letters = {name: SinkTable(name, APP + APP_ID_SUFFIX) for name in ("d1", "d2")}
         self.loose: set[str] = set()
-        """Tables of dead letters that the main table was restored to before, or that it does not name and
-        somebody changed: a writer that does not use them does not look whether they are ahead."""
+        """Dead-letter tables that somebody changed, or whose main table somebody restored, and that the main
+        table does not name. A writer that does not use them does not check whether they are ahead."""
         self.stray: dict[str, set[Record]] = {name: set() for name in self.letters}
-        """Dead letters in them of records that the main table has not passed, or had not then."""
+        """Dead letters by table whose records the main table has not passed, or had not passed then."""
         self.gone: set[Record] = set()
-        """Dead letters that somebody has lost."""
+        """Dead letters that a user has lost."""
         self.both: set[Record] = set()
-        """Records whose rows or dead letters somebody has brought back."""
+        """Records whose rows or dead letters a user has brought back."""
         self.heads = dict.fromkeys(JOURNALS, 9) | dict.fromkeys(FOREIGN, 2)
         self.content = dict.fromkeys(JOURNALS, bytes([1]) * 9)
-        """The bytes of each journal: each is the revision of the creation that appended it."""
+        """Bytes of each journal; each byte is the revision of the creation that appended it."""
         self.created = dict.fromkeys(JOURNALS, 1)
         self.revision = 1
         self.names = itertools.count(1)
         self.writers: list[Writer] = []
         self.add((frozenset(JOURNALS),), ({},))
         self.checked = 0
-        """Versions of the table that were found right."""
+        """Number of table versions that were checked and found correct."""
         self.seen: set[str] = set()
-        """For Hypothesis' statistics."""
+        """Events for Hypothesis' statistics."""
         self.committed = False
-        """Most queries read committed messages."""
+        """Whether most queries read committed messages."""
         self.turned_down: set[str] = set()
-        """Attempts to write the main table that did not land."""
+        """Attempts whose write of the main table was rejected."""
 
     def teardown(self) -> None:
         for each in sorted(self.seen):

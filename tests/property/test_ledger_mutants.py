@@ -39,7 +39,7 @@ __all__ = ["short_entries"]
 
 Moves = Mapping[tuple[int, str], int]
 Fault = Callable[[pytest.MonkeyPatch], None]
-"""Takes a rule away from the sink."""
+"""Patch that removes a rule from the sink."""
 
 
 class TrustsItsWrite(LedgerMachine):
@@ -205,7 +205,7 @@ SLOW = (
     MergesBlindly,
     MergesWithoutComparing,
 )
-"""Found by a search of some seconds."""
+"""Mutants whose search takes several seconds."""
 
 MUTANTS = (
     TrustsItsWrite,
@@ -422,8 +422,8 @@ FAULTS = (
 
 
 QUICK = (forget_open_transactions,)
-"""Found within some seconds. The search for ``take_another_journal`` takes a minute; in every run
-``tests/unit/ledger/test_fingerprints.py`` and ``tests/spark/test_recreated.py`` guard its rule."""
+"""Faults that the search finds within seconds. The search for ``take_another_journal`` takes a minute;
+``tests/unit/ledger/test_fingerprints.py`` and ``tests/spark/test_recreated.py`` test its rule in each run."""
 
 
 @pytest.mark.parametrize(

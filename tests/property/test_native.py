@@ -21,11 +21,11 @@ from tests.rig.poison import DECODINGS, Case, Child
 pytestmark = pytest.mark.slow
 
 CORPUS = Path(__file__).parents[1] / "golden" / "native" / "records.jsonl"
-"""Records at the edges of what the decoder accepts, as JSON strings of Latin-1."""
+"""Records at the limits of what the decoder accepts, as Latin-1 JSON strings."""
 RECORDS = [json.loads(line).encode("latin-1") for line in CORPUS.read_text().splitlines()]
 
 BLOCKS = 20
-"""Blocks of an example."""
+"""Blocks per example."""
 DAMAGE = [bytes([octet]) for octet in b'{}[]",:0123456789.eE-+tfn\\ \x00\x1f\xc3\xff\r']
 TOKENS = (
     b"null true false 1 -0 1.5 5e2 1e400 [] {} [1] NaN Infinity -INF 01 1. .5 9223372036854775807 "
@@ -38,7 +38,7 @@ TOKENS = (
 PIECES = ["a", "é", "🌍", "\\n", "\\u20ac", "\\\\", '\\"', " ", "plain " * 4, "カート"]
 FIELDS = tuple("i8 i4 i2 i1 d f b s t n dt dec big o l".split())  # noqa: SIM905 - read more easily as words
 STRANGERS = ("\\u0064", "x", "", "S", "zz", "i", "i80")
-"""Names that no column has, or has only once an escape is read."""
+"""Names that match no column, or only after an escape is decoded."""
 
 
 @pytest.fixture(scope="module")

@@ -137,11 +137,11 @@ class WritingAttempt:
 @dataclass(frozen=True)
 class WrittenBatch:
     tasks: list[list[str]]
-    """By task: how its attempts end, which run side by side, beside one that ends well."""
+    """Endings of each task's attempts, which run concurrently with an attempt that succeeds."""
     order: list[int]
-    """Which attempt takes the next step, until all tasks have one that has ended well."""
+    """Attempt that takes each next step, until every task has an attempt that has succeeded."""
     crash: str
-    """Where the driver dies; another one repeats the batch."""
+    """Failpoint at which the driver dies, if any; another driver then repeats the batch."""
 
 
 attempts = st.lists(st.sampled_from(["fails", "is killed", "ends"]), max_size=2)
@@ -244,12 +244,12 @@ def test_attempts_write_each_row_once(broker: EmbeddedBroker, batches: list[Writ
 @dataclass(frozen=True)
 class ReadBatch:
     messages: list[tuple[int, bool, int]]
-    """Of each: its journal, whether it commits, and its producer."""
+    """For each message: its journal, whether it commits, and its producer."""
     attempts: int
     order: list[int]
-    """Which attempt, of this batch or an earlier one, takes the next step."""
+    """Attempt, of this batch or an earlier one, that takes each next step."""
     lose: bool
-    """Whether files of states are lost before it."""
+    """Whether state files are lost before the batch."""
 
 
 read_batches = st.builds(
@@ -330,7 +330,7 @@ def test_attempts_read_each_message_once(
     zombies: list[ReadingAttempt] = []
     rows: list[tuple[str, int, int]] = []
     with_states: set[str] = set()
-    """Journals whose states are in a file where the last batch ended."""
+    """Journals with a state file for the end of the last batch."""
     with Client(broker.endpoint) as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan_committed, "WINDOW_BYTES", memory[0])
         patch.setattr(states_module, "KEPT_FILES", 2)

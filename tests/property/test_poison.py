@@ -17,9 +17,9 @@ from tests.rig.poison import FORMS, PROTOBUF, SCALARS, TYPES, Case, Child
 pytestmark = pytest.mark.slow
 
 CORPUS = Path(__file__).parents[1] / "golden" / "poison" / "records.jsonl"
-"""Records that once stopped a reader, or killed it."""
+"""Records that once stopped or crashed a reader."""
 CASES = 100
-"""Cases of a batch."""
+"""Cases per batch."""
 
 
 def words(text: str) -> list[str]:
@@ -46,7 +46,7 @@ ZONES = words(
     "Europe Europe/ Europe//Berlin A/../B a.b __init__ posix/UTC ../../etc/passwd \u0663"
 )
 LONG_ZONES = ("Europe/Berlin", "/", "a.", "A", "+01:00")
-"""Repeated, up to thousands of times."""
+"""Parts of time zone names that are repeated up to 2,000 times."""
 PATTERNED = (
     "29/02/2024",
     "2/1/9999999999999999999",

@@ -28,7 +28,7 @@ NEAR_NAMES = st.one_of(
     st.lists(st.sampled_from(["a", "bc", ".", "..", "...", "", "é", "x" * 250]), max_size=6).map("/".join),
     st.text(max_size=12),
 )
-"""Texts that are names of journals, or nearly so."""
+"""Texts that are valid journal names, or nearly so."""
 
 
 def is_clean_path(text: str, least: int) -> bool:

@@ -11,7 +11,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from tests.rig.examples import examples
 
 ALPHABET = "ab1-_+/.é日Ⅷ"
-"""Few characters, so that names and values meet often; each kind of the alphabet is among them."""
+"""Few characters, so that names and values often match; every kind of the alphabet is included."""
 
 NAMES = st.text(ALPHABET, min_size=2, max_size=3)
 VALUES = st.text(ALPHABET + "=%", max_size=3)

@@ -45,15 +45,15 @@ class Change:
 class Reign:
     changes: tuple[Change, ...]
     repeats: bool
-    """The first append is done twice, as if its answer was lost."""
+    """Whether the first append is done twice, as if its response was lost."""
     held: tuple[Change, ...]
-    """What it does while its appends are held back."""
+    """Changes made while the host's appends are held back."""
     fate: str
-    """What becomes of those: lost, early, late, or done just before the hand-off is appended."""
+    """Fate of the held appends: lost, early, late, or done just before the hand-off is appended."""
     hints: str
-    """From which the next player plays: none, those of the recorder, or those of the last player."""
+    """Hints of the next player: none, those of the recorder, or those of the last player."""
     fenced: bool
-    """Whether appends check the author afterwards."""
+    """Whether the held and later appends of the host check the author."""
 
 
 changes = st.builds(
@@ -81,10 +81,10 @@ class Host:
     service: MemoryService
     recovered: pr.FSMHints
     files: dict[str, bytearray]
-    """Paths that are links of one file share the object."""
+    """Content by path; links to the same file share the object."""
     committed: list[MemoryAppend] = field(default_factory=list)
     marks: list[tuple[MemoryAppend, Files]] = field(default_factory=list)
-    """The files after the last append of each change."""
+    """Last append of each change, with the files after it."""
 
     def change(self, step: Change) -> None:
         real, model = RecordedFiles(self.recorder), self.files

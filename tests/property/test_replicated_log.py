@@ -23,13 +23,13 @@ class Batch:
     sizes: tuple[int, ...]
     """Length of each record."""
     behind: int
-    """Records appended by the batch's writer whose answers it had not heard of when it stamped these."""
+    """Number of the writer's records without a received response when it stamped this batch."""
     copies: int
-    """Tries that were done in its turn; the last one was answered."""
+    """Number of tries in the batch's turn; the last one was answered."""
     late: tuple[int, ...]
-    """For each try that was done later: after how many more batches."""
+    """Number of batches by which each late try is delayed."""
     takes_over: bool
-    """Another writer begins with it."""
+    """Whether another writer takes over with this batch."""
 
 
 batches = st.builds(

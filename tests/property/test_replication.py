@@ -48,7 +48,7 @@ class MemorySpool:
     waiting: bytes = b""
     registers: Registers = ()
     committed_bytes: dict[int, int] = field(default_factory=dict)
-    """Byte by offset."""
+    """Committed bytes by offset."""
 
     def committed(self) -> tuple[Extent, Registers]:
         end = self.begin + len(self.content)
@@ -135,7 +135,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         self.slots: list[Member] = []
         self.pipeline: Pipeline | None = None
         self.acknowledged: dict[int, tuple[int, frozenset[int]]] = {}
-        """Byte by offset, and the spools that had it when it was."""
+        """Acknowledged bytes by offset, each with the spools that held it when it was acknowledged."""
         self.head = 0
 
     @initialize()

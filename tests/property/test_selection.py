@@ -40,13 +40,13 @@ class World:
     planner: Planner
     position: JournalOffsets
     seen: dict[str, int] = field(default_factory=dict)
-    """Write heads when this run of the query looked last."""
+    """Write heads by journal when this run of the query last looked."""
     gone: set[str] = field(default_factory=set)
-    """Journals that a look found gone."""
+    """Journals that the last look found missing."""
     deleted: dict[str, bytes] = field(default_factory=dict)
-    """What deleted journals had."""
+    """Content of deleted journals."""
     read: dict[str, bytes] = field(default_factory=dict)
-    """What the query has read of each journal, and this run or its position recorded."""
+    """Content read from each journal, as far as this run or its position has recorded it."""
 
     def step(self, what: str, name: str, number: int) -> None:
         journals = self.client.journals

@@ -48,11 +48,11 @@ class Publisher:
         self._clock = Clock(1_000 * self._world.publishers)
         self._last: dict[str, list[uuid.UUID]] = {}
         self._open: dict[str, list[Envelope]] = {}
-        """Messages of the transaction."""
+        """Messages of the open transaction by journal."""
         self._intents: dict[str, uuid.UUID] = {}
-        """Acknowledgements of the transaction before."""
+        """Acknowledgements of the previous transaction by journal."""
         self._unacknowledged: dict[str, list[Envelope]] = {}
-        """Its messages, where the acknowledgement was not appended yet."""
+        """Messages of the previous transaction in journals without its acknowledgement."""
 
     def _stamp(self, flags: int) -> uuid.UUID:
         self._clock = self._clock.ticked()

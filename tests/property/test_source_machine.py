@@ -51,7 +51,7 @@ from tests.rig.examples import examples
 
 PREFIX = "prop/source/"
 ANOTHER = "prop/another/"
-"""Journals of another source."""
+"""Prefix of the journals of another source."""
 MOST_JOURNALS = 4
 TIMEOUT_S = 30.0
 STARTS = {
@@ -62,9 +62,9 @@ STARTS = {
         "startingOffsetsByTimestampStrategy": "latest",
     },
 }
-"""Ways to start the query. Nothing is stored before 1970; journals not named start at the earliest."""
+"""Options that start the query. No data is older than 1970; unnamed journals start at the earliest offset."""
 SELECTIONS = [{"path": PREFIX}, {"journalsPattern": PREFIX + "[0-9]"}, {"journalsPattern": "x|.*/source/.*"}]
-"""Ways to select the journals of the query."""
+"""Options that select the journals of the query."""
 LABELS = {
     "lines": "application/x-ndjson",
     "csv": "text/csv",
@@ -136,7 +136,7 @@ class Turn:
     available_now: bool = False
     faults: TaskFaults = NO_FAULTS
     events: dict[CrashPoint, str] = field(default_factory=dict)
-    """What else happens, once, at a step of a batch."""
+    """Additional events by step of a batch; each happens once."""
 
 
 turns = st.builds(
@@ -182,7 +182,7 @@ class SourceMachine(RuleBasedStateMachine):
         self.options: dict[str, str] = {}
         """Options of the run."""
         self.begins: dict[str, int] | None = None
-        """Where the query has to start; None as long as it has not said so."""
+        """Start offset of the query by journal; None until the offset log fixes it."""
 
     @initialize(
         chunk_bytes=st.sampled_from([300, 3_000, 1 << 18]),

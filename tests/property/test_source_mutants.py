@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 T = TypeVar("T")
 
 FOUND = (AssertionError, BatchDiffersError, OffsetError, RecordError, pytest.fail.Exception)
-"""How the machine says that rows are missing, doubled or others. No error in a mutant counts."""
+"""Exceptions for missing, duplicate or different rows. An error inside a mutant does not count."""
 
 
 class Mutation:
@@ -124,7 +124,7 @@ def take_a_restart_for_a_new_query(mutation: Mutation) -> None:
 QUICKLY_FOUND = [end_anywhere, read_to_the_head, lose_a_piece, take_a_restart_for_a_new_query]
 
 RARELY_MET = [forget_the_start, trust_every_cut, start_new_journals_late]
-"""A course that shows one of these is rare: the search takes up to a minute."""
+"""Mutants that few runs reveal: the search takes up to a minute."""
 
 
 @pytest.mark.parametrize(

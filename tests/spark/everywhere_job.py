@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 APP_ID = "everywhere"
 WAIT_S = 200
-"""Longest a query over a few kilobytes may take on a busy machine."""
+"""Maximum seconds for a query over a few kilobytes on a busy machine."""
 
 MAIN, BROKEN, MISSING, WRITTEN = "main/", "broken", "missing", "written"
-"""Below the prefix: journals that are read, one whose last record is no JSON, one that is not there, and one
-that is written to."""
+"""Journals below the prefix: those that are read, one whose last record is not valid JSON, a missing one, and
+one that is written to."""
 
 IDLE = "idle"
-"""Journal of a stream that has news at the begin and at the end of the program."""
+"""Journal of a stream that receives data only at the beginning and end of the program."""
 BEAT_S = 4.0
-"""Seconds after which that stream, without news, writes its newest ledger entry again."""
+"""Seconds without data after which that stream rewrites its newest ledger entry."""
 
 MESSAGES, COPIED = "messages", "copied"
 """Journals for rows that are written exactly once."""
 TRANSACTIONS = ("transactions-1", "transactions-2", "transactions-3")
-"""Journals of transactions, one for each query."""
+"""Transaction journals, one for each query."""
 FILLER_BYTES = 8 << 10
-"""Bytes of a row of a task that fails: some rows fill the buffers between Spark's processes, and get on."""
+"""Bytes per row of a failing task: a few rows fill the buffers between Spark's processes and get through."""
 
 TYPED = "id BIGINT, text STRING, _journal STRING, _offset BIGINT"
 
@@ -358,7 +358,7 @@ def formatted(places: Places) -> dict[str, Any]:
 
 
 WINDOW = 100
-"""Seconds of a window, where an offset is a second."""
+"""Length of a window in seconds, where an offset counts as one second."""
 
 
 def windowed(places: Places) -> dict[str, Any]:
@@ -534,7 +534,7 @@ ALSO: dict[str, Callable[[Places], dict[str, Any]]] = {
     "formatted": formatted,
     "windowed": windowed,
 }
-"""What a run may do beside reading, streaming and failing."""
+"""Optional steps of a run besides reading, streaming and failing."""
 
 
 def imported(spark: SparkSession) -> list[dict[str, Any]]:

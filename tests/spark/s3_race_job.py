@@ -22,9 +22,9 @@ from tests.spark.s3_job import start_spark
 
 VERSIONS = 60
 EVERY_S = 0.25
-"""Seconds between two versions that the drivers want."""
+"""Seconds between two versions that the drivers compete for."""
 BATCHES = 12
-"""Batches that each driver writes through a sink."""
+"""Number of batches that each driver writes through a sink."""
 TABLE = f"s3a://{BUCKET}/raced"
 COLUMNS = "driver STRING, number BIGINT"
 

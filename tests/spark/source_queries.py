@@ -19,10 +19,10 @@ BOTH_BROKERS = pytest.mark.parametrize(
     ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)],
     indirect=True,
 )
-"""Marks a test that runs on the real broker in each run, not only in the soak tier."""
+"""Mark of a test that runs on the real broker in every run, not only in soak."""
 
 QUERY_TIMEOUT_S = 120
-"""Longest a query over a few kilobytes may take on a busy machine."""
+"""Maximum seconds for a query over a few kilobytes on a busy machine."""
 
 
 @dataclass(frozen=True)

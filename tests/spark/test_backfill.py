@@ -48,7 +48,7 @@ class Writer:
     def __init__(self, journals: Journals) -> None:
         self.journals = journals
         self.orders: dict[tuple[str, int], int] = {}
-        """Ids by journal and offset."""
+        """Order ids by journal and offset."""
         self._lock = threading.Lock()
 
     def append(self, count: int = 30) -> None:

@@ -21,7 +21,7 @@ from tests.spark.conftest import APP_ID, FileStream
 pytestmark = pytest.mark.soak
 
 PUBLISHED_EVERY = 3
-"""The coordinator copies commits into the log at versions that this divides."""
+"""Interval, in versions, at which the coordinator copies commits into the log."""
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.spark.test_consumer import Consumer
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 DIE_WITHIN_S = 240
-"""Longest until a driver has started and come to the point."""
+"""Maximum seconds until a driver has started and reached its failpoint."""
 
 DRIVER = """
 import sys

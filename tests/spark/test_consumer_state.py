@@ -19,7 +19,7 @@ ROW = "shard STRING, kind STRING, `key` STRING, value STRING, deleted BOOLEAN"
 
 QUOTES = ("it's", '"', "`", "a\\b", "\\u0041", "--", "%_")
 ODD_KEYS = ("", " ", "NULL", "${spark.app.name}", "a\nb\tc\0d", "ü☃😀", *QUOTES)
-"""Keys that mean something to SQL, to Spark's variables or to the log's JSON."""
+"""Keys with a special meaning in SQL, Spark's variables or the log's JSON."""
 
 
 @dataclass

@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 MINUTES = 0.6
 TASK = "Python worker exited unexpectedly"
 DEATHS = ("micro_batch.run", "micro_batch.committed", TASK)
-"""Failpoints of a driver, on each side of a commit, and what Spark says of a task that was killed."""
+"""Failpoints of a driver before and after a commit, and Spark's message for a killed task."""
 
 MOST_UNTIL_KILLED_S = 8
-"""Longest time until a driver is killed after the next one has a session, which then takes over in three."""
+"""Maximum seconds from the next driver's session to the kill of the current one; a takeover takes three."""
 
 
 class Mortal(StreamSum):

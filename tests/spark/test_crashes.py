@@ -26,12 +26,12 @@ from tests.rig.crashes.schedules import WEIGHTS, Step
 from tests.rig.crashes.sinks import SINKS, iceberg_sink
 
 ALONE = ("upsert", "dead letters", "committed")
-"""Kinds of which the sink dies alone, too: 21 crashes in all, most of them of whole queries."""
+"""Kinds whose sink also crashes alone; of the 21 crashes in total, most are of whole queries."""
 
 IN_SOAK = ("raw", "format", "iceberg", "dead letters", "stateful", "complete", "replace")
-"""Kinds that ``make soak`` runs. ``test_sink``, ``test_delta_format``, ``test_iceberg_crashes``,
-``test_sink_dead_letters``, ``test_sink_stateful``, ``test_sink_modes`` and ``test_consumer_state`` hold them
-in every run."""
+"""Kinds that only ``make soak`` runs here. ``test_sink``, ``test_delta_format``, ``test_iceberg_crashes``,
+``test_sink_dead_letters``, ``test_sink_stateful``, ``test_sink_modes`` and ``test_consumer_state`` cover
+them in every run."""
 
 DIRECTORY: Mapping[str, str] = {
     "raw": "day%201",
@@ -45,7 +45,7 @@ DIRECTORY: Mapping[str, str] = {
     "committed": "100%",
     "replace": "a+b",
 }
-"""Name of the directory of table, checkpoints and states; random schedules draw one."""
+"""Directory name for table, checkpoints and states, by kind; random schedules draw one."""
 
 POINTS: Mapping[str, tuple[str, ...]] = {
     "raw": ("before the WAL", "at the sink's entry", "in a task", "after the commit log"),
@@ -66,7 +66,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "committed": ("before the states are visible", "in a task", "states written", "after the WAL"),
     "replace": ("files half written", "during replacement", "before the read-back", "before the commit log"),
 }
-"""Where the queries die, by kind of sink: at every point in all."""
+"""Crash points of the queries by kind of sink; all kinds together cover every point."""
 
 SINK_CRASHES = Step("sink crashes", "before the write|before the read-back", records=2)
 """One of each on a batch."""
@@ -133,10 +133,10 @@ AFTERWARDS: Mapping[str, tuple[Step, ...]] = {
         Step("lose checkpoint", records=6),
     ),
 }
-"""What else happens. It comes last, for a checkpoint that is refused comes by no point of a batch."""
+"""Other steps by kind of sink. They run last, because a refused checkpoint reaches no point of a batch."""
 
 OVERTAKEN = (Step("run", records=9), Step("zombie", "sink.before_write", records=9))
-"""A second writer brings the batch that a first one is about to write."""
+"""Steps in which a second writer commits the batch that the first one is about to write."""
 
 pytestmark = pytest.mark.slow
 
@@ -184,8 +184,8 @@ def test_all_points_and_steps_are_there() -> None:
 
 
 LEFT, LEFT_AND_KILLED, ENDED, ENDED_AND_KILLED = 0.75, 0.27, 0.64, 0.16
-"""Of a backfill that died: another one ends, and reads a store; SIGKILL of a task's worker in place of an
-exception."""
+"""Step fractions that choose what follows a dead backfill (nothing, or another one that reads a store and
+ends), and whether it dies by an exception or by SIGKILL of a task's worker."""
 
 
 @pytest.mark.soak

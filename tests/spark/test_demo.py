@@ -21,7 +21,7 @@ from tests.rig.brokers import DeployedBroker
 COMMAND = [sys.executable, "-m", "gazette_spark.cli", "demo"]
 SHORT = ["--seconds", "8", "--rate", "3000"]
 ONE_KILL = ["--kill", "1"]
-"""Each kill costs another start of Spark. A user's demo has two, as in soak."""
+"""Options for one kill, because each kill costs another start of Spark. A user's demo has two, as in soak."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -63,7 +63,7 @@ class Composition:
 
     directory: Path
     addresses: dict[str, str] = field(init=False)
-    """Address here by the address in the file."""
+    """Local address by the address in the file."""
 
     def __post_init__(self) -> None:
         ports = free_ports(len(PORTS))

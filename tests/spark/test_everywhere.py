@@ -49,10 +49,10 @@ JOB = Path(everywhere_job.__file__)
 PAGE = ROOT / "docs" / "guides" / "secure.md"
 JOB_TIMEOUT_S = 480
 ROTATING_S = 10.0
-"""Seconds a token of the stream that idles is valid: its batches have to end within them."""
+"""Lifetime in seconds of the idle stream's token; each of its batches has to end within this time."""
 
 OUR_ERROR = re.compile(r"gazette_spark\.errors\.(\w+Error: .*)")
-"""The line of a traceback that is ours, without the module."""
+"""Line of a traceback with one of our errors, without the module."""
 
 CONF = {
     "spark.ui.enabled": "false",
@@ -69,15 +69,15 @@ CONF = {
 CONFLICT = "a conflict is known for what it is"
 
 REST = ("typed", "conflict", "formatted")
-"""What a classic session does, too."""
+"""Optional steps that classic sessions run, too."""
 
 ON_CONNECT = frozenset({"missing_journal", "malformed_record", "table_of_another_query"})
-"""Errors that come to a client of Spark Connect on different ways: of the planner, a task, the sink."""
+"""Errors that reach a Spark Connect client in different ways: from the planner, a task and the sink."""
 
 WHOLE = [pytest.param(False, id="brief"), pytest.param(True, id="whole", marks=pytest.mark.soak)]
 
 PLAIN = ("written", "committed", "shown")
-"""Done in every place, too."""
+"""Optional steps that run in every place."""
 
 SEEN_BY_SPARK = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
 
@@ -86,13 +86,13 @@ SPECULATION = {
     "spark.speculation.quantile": "0.5",
     "spark.speculation.minTaskRuntime": "3s",
 }
-"""A task that takes longer than others, and than any that does something, gets a copy on another host."""
+"""Settings that copy a task to another host if it takes longer than the others and than any working task."""
 
 MASK = re.compile(r"spark\.redaction\.string\.regex (.+)")
-"""The setting of a Connect server on the page of secured clusters: such a server logs requests."""
+"""Setting for a Connect server on the page of secured clusters; such a server logs requests."""
 
 SECRET_FILES = {"settings.json", "client.key", "server.key", "token", "rotating", "rotating.new"}
-"""Files that hold secrets because a test has put them there."""
+"""Files in which a test has put secrets."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.deployed_broker, pytest.mark.timeout(900)]
 
@@ -114,11 +114,11 @@ class Scene:
     prefix: str
     directory: Path
     enter: dict[str, str] = field(default_factory=dict)
-    """Options by which queries enter the broker; by default all contents, and keys."""
+    """Options for access to the broker; by default the contents of all certificates, and keys."""
     rotating: dict[str, str] = field(default_factory=dict)
-    """The option by which a stream enters that idles beside all else; by default there is none."""
+    """Access option of a stream that idles during the run; by default there is no such stream."""
     content: dict[str, bytes] = field(default_factory=dict)
-    """What each journal below ``main/`` holds in the end."""
+    """Final content of each journal below ``main/``."""
     MORE = lines(900, 60)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.soak
 
 PREFIX = "acmeCo/orders/0f1e2d3c4b5a/"
-"""As Flow names journals: the collection, and the publication that created it."""
+"""Prefix in Flow's style: the collection, and the publication that created it."""
 
 SPEC = {
     "key": ["/customer/id", "/number"],

@@ -32,7 +32,7 @@ EVENT = (
     "item STRUCT<name: STRING, at: TIMESTAMP, parts: ARRAY<STRUCT<n: INT, s: STRING>>>, "
     "_journal STRING, _offset BIGINT"
 )
-"""A column of each type that the format ``json`` reads."""
+"""DDL with a column of each type that the format ``json`` reads."""
 
 
 def event(number: int) -> dict[str, Any]:

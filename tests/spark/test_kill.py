@@ -38,21 +38,21 @@ from tests.waiting import wait_until
 APP_ID = "kills"
 JOURNALS = ("kills/a", "kills/b", "kills/c")
 START_WITHIN_S = 240
-"""Most drivers commit within 25 s from nothing; on a machine that is busy it takes many times that."""
+"""Maximum seconds to wait for a new driver. Most commit within 25 s; a busy machine takes many times that."""
 
 SEED = 20260
 
 RANDOM_KILLS = 8
-"""At random moments: how many."""
+"""Number of kills at random moments."""
 
 AT_ONCE = {"maxBytesPerTrigger": "100000000"}
-"""Of the source, where it is the end that counts: the journals have grown for minutes by then."""
+"""Source options where only the result matters, because the journals have grown for minutes by then."""
 
 TWO_WRITERS_S = 240.0
-"""It ends with the second turn, mostly within 20 s."""
+"""Maximum seconds for two writers, which end with the second turn, usually within 20 s."""
 
 DRIVERS = 4 + RANDOM_KILLS + 11 + 2
-"""Four for exact steps, eleven for tables of their own, and the two writers."""
+"""Number of drivers: four for exact steps, the random kills, eleven with separate tables, and two writers."""
 
 pytestmark = pytest.mark.slow
 
@@ -226,7 +226,7 @@ STEPS: dict[str, tuple[str, Callable[[Rig], None]]] = {
     "K9 log renamed": ("committed, not returned", commit_without_its_checksum),
     "K11 sink returned": ("before the commit log", in_the_table),
 }
-"""At which point the driver is killed, and what it must leave behind."""
+"""Point at which the driver is killed, and the check of what it leaves behind."""
 
 
 @pytest.mark.soak  # In test_crashes queries crash at each of these points, in every run.
@@ -346,7 +346,7 @@ BACKFILL_KILLS = (
     ("files written, not committed", 1),
     ("committed, not returned", 2),
 )
-"""Before and after the commit that pins; in a task; before a commit of rows, and after a later one."""
+"""Kills before and after the pinning commit, in a task, before a commit of rows, and after a later one."""
 
 
 @pytest.mark.soak

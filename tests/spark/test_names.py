@@ -26,7 +26,7 @@ from gazette_spark.locations import misread_by_deltalake
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 ODD = "a b#c?d+e%f'g\"h`i é日;&,[x]{y}*=~|<z>^ %"
-"""Characters that mean something in URLs, patterns, SQL or names of partitions."""
+"""Characters with a special meaning in URLs, patterns, SQL or partition names."""
 
 
 class NamedStream(FileStream):

@@ -23,7 +23,7 @@ def mortal(parser, block):
     return parse(parser, block)
 json.JsonParser._parse = mortal
 """
-"""A ``sitecustomize`` for workers and their children."""
+"""Source of a ``sitecustomize`` that crashes a worker or its child on a block containing ``kill``."""
 RECORDS = [b'{"n":0}', b'{"n":1,"kill":1}', b'{"n":2}', b'{"n":3}']
 TEXT = RECORDS[1].decode()
 

@@ -51,7 +51,7 @@ def free_port(wanted: int) -> int:
 
 
 BROKER_PORT, LAG_PORT = free_port(8080), free_port(8000)
-"""The page's ports; others where something else on the machine has taken these."""
+"""Ports of the page, or free ones if another process uses them."""
 
 
 def printed_blocks(page: str) -> list[Block]:

@@ -31,7 +31,7 @@ from tests.waiting import wait_until
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "recover.md"
 
 REFUSED = (JournalRecreatedError, StreamingQueryException)
-"""A backfill raises the error itself, a query the one of Spark's with its text."""
+"""Exceptions of a refusal: a backfill raises the error itself, a query raises Spark's with its text."""
 SPEC: dict[str, Any] = {"length": 1024, "codec": "NONE", "refresh_interval_s": 1}
 RECORD_BYTES = 1100
 TEXT = "was deleted and created again"

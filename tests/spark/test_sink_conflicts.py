@@ -18,7 +18,7 @@ from gazette_spark._delta.delta_table import DeltaTable
 from tests.spark.conftest import DEADLINE_S, FileStream
 
 CONF = {"spark.databricks.delta.properties.defaults.checkpointInterval": "1"}
-"""Each commit writes a checkpoint of Delta's log, those in between as well."""
+"""Setting that makes every commit write a checkpoint of Delta's log, including commits in between."""
 
 
 def wait_for(path: str) -> None:

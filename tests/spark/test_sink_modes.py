@@ -28,7 +28,7 @@ BATCHES = [
     ["a 6", "a 7", "c 8", "e 9"],
     ["b 20", "d 21", "d 22", "f 23"],
 ]
-"""Lines of each batch: a key, and a number that is also a time in seconds."""
+"""Lines of each batch: a key, and a number that is also the time in seconds."""
 
 
 def counts(rows: DataFrame) -> DataFrame:
@@ -93,7 +93,7 @@ CASES = {
     "static join, append": Case(joined, "append"),
 }
 QUICK = {"HAVING, complete"}
-"""The others are for ``make soak``."""
+"""Cases of every run; the others run in ``make soak`` only."""
 
 
 class Both:
@@ -102,7 +102,7 @@ class Both:
         self.root = root
         self.case = case
         self.merged: dict[int, list[Row]] = {}
-        """Their table's rows after each merged batch."""
+        """Rows of the merged table after each batch."""
         (root / "lines").mkdir()
         for number, lines in enumerate(BATCHES):
             file = root / "lines" / f"{number}.txt"

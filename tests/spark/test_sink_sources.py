@@ -14,7 +14,7 @@ from tests.spark.conftest import DEADLINE_S, FileStream
 
 POINTS = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
 RATE = "rate"
-"""Stands for a journal in the rows of the other source."""
+"""Text in place of a journal in rows of the other source."""
 
 
 def with_rate(stream: FileStream) -> DataFrame:

@@ -106,7 +106,7 @@ STEPS = [
 ]
 
 BY_NAME = [STEPS[1], STEPS[2], STEPS[4], STEPS[8]]
-"""Where Delta itself decides otherwise for a table by name than by path; and columns that are added."""
+"""Steps that Delta treats differently for a table by name than by path, and steps that add columns."""
 
 
 def commit_actions(table: Path, version: int) -> dict[str, Any]:

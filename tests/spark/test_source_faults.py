@@ -36,7 +36,7 @@ from tests.waiting import wait_until
 
 FRAGMENTS = 4
 OLD_S = 7 * 3600
-"""Age past which a broker takes a hole for deleted data instead of data to come."""
+"""Age in seconds above which a broker treats a hole as deleted data instead of data to come."""
 
 
 @dataclass

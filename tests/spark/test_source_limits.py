@@ -24,7 +24,7 @@ from tests.spark.source_queries import (
 from tests.waiting import wait_until
 
 PARTS = [b"".join(b"record %02d of part %d\n" % (at, part) for at in range(60)) for part in range(4)]
-"""Each makes a fragment of little more than 1 KB."""
+"""Appends that each become a fragment of slightly more than 1 KB."""
 CONTENT = b"".join(PARTS)
 ONE = len(PARTS[0])
 

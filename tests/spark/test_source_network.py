@@ -26,10 +26,10 @@ from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, raw, records
 from tests.waiting import wait_until
 
 PATIENCE = {"requestTimeoutMs": "30000", "idleTimeoutMs": "1000", "connectTimeoutMs": "10000"}
-"""A connection that says nothing is left after a second; a broker may be away for half a minute."""
+"""Options that close a silent connection after a second, but allow a broker to be away for half a minute."""
 
 HURRY = {"requestTimeoutMs": "3000", "idleTimeoutMs": "1000", "connectTimeoutMs": "1000"}
-"""A broker that is away for three seconds is gone."""
+"""Options that give up a broker after three seconds."""
 
 
 def content(size: int, seed: int = 1) -> bytes:

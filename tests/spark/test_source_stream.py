@@ -194,13 +194,13 @@ SOAK_DAMAGES = {
     '{"format_version":9,"journals":{"%s":6}}': "a later release of gazette_spark wrote it",
     '{"orders":{"0":23}}': "OffsetError: format_version is None; expected the form",
 }
-"""Positions that are edited, foreign or of a later release, and the error of each."""
+"""Positions that are edited, foreign or from a later release, with the error of each."""
 
 DAMAGES = {
     "null": "OffsetError: a position must be a JSON object, got None",
     '{"format_version":1,"journals":{"%s":999}}': "offset 999 was already read, but .* at 6",
 }
-"""One of no position, and one that only the broker can tell to be wrong."""
+"""A value that is not a position, and a position that only the broker can refuse, with the error of each."""
 
 
 @pytest.mark.parametrize(

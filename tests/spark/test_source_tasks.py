@@ -27,10 +27,10 @@ from tests.waiting import wait_until
 
 NAME = "tasks/journal"
 CONTENT = b"".join(b"%d %s\n" % (n, b"x" * (n % 90)) for n in range(16_000))
-"""Twice what two tasks read before they are held up, and more."""
+"""Content of more than twice what two tasks read before they are held up."""
 
 HELD_AFTER_BYTES = 200_000
-"""More than what planning takes: one window at the journal's end."""
+"""Bytes before a task is held up: more than planning reads, which is one window at the journal's end."""
 
 START_WITHIN_S = 240
 ANSWER_WITHIN_S = 120

@@ -47,10 +47,10 @@ STEP_TIMEOUT_S = 400
 WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 OTHERS = {*LEFT_OUT, "SPARK_HOME", "PYSPARK_PYTHON", CLASS_PATH_VARIABLE}
-"""Variables that lead to another Spark."""
+"""Environment variables that lead to another Spark."""
 
 KILLS = ["sink.before_write:3:kill_group", "sink.after_write:2:kill_group"]
-"""The batch is planned and not written; it is written, and Spark does not know."""
+"""Kills before a planned batch is written, and after it is written but before Spark records it."""
 
 
 class TrackingGazette(GazetteDataSource):

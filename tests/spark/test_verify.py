@@ -38,13 +38,13 @@ from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, records
 Row = tuple[int, bytes]
 
 SHORTS = ("a", "b=%2Bc+d")
-"""The second as nasty as a journal's name can be: it becomes a directory of a partitioned table."""
+"""Short names of the journals. The second one is a worst case for the directory of a partitioned table."""
 
 PARSED = "id BIGINT, city STRING, _journal STRING, _offset BIGINT, _end_offset BIGINT"
 
 
 ENGINES = {"with Spark": False}
-"""Whether the test that runs compares both engines."""
+"""Whether the running test compares both engines."""
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +192,7 @@ DAMAGES: dict[str, Callable[[Table, str], None]] = {
     "overwritten": overwrite,
     "deleted by a vector": delete_by_vector,
 }
-"""Ways in which a row is lost; those of a table that is made by hand are below."""
+"""Ways to lose a row; those for a hand-made table are below."""
 
 
 @pytest.mark.timeout(600)

@@ -21,7 +21,7 @@ from tests.spark.test_writer_transactions import committed, feed, made, stream
 pytestmark = pytest.mark.slow
 
 DIE_WITHIN_S = 240
-"""Longest until a driver has started and come to the point."""
+"""Maximum seconds until a driver has started and reached its failpoint."""
 
 DRIVER = """
 import sys

@@ -24,7 +24,7 @@ DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 BROKER_DOCKERFILE = (DEPLOY / "broker.Dockerfile").read_text()
 IN_THE_IMAGE = Path("/opt/deploy")
-"""Folder of the image in which files of ``deploy/`` lie."""
+"""Folder in the image that contains files of ``deploy/``."""
 
 
 def documents(name: str) -> list[Any]:

@@ -49,7 +49,7 @@ RANKS = (
     ("demo",),
     ("cli",),
 )
-"""Left to right: a part imports what stands before it, in its own row or an earlier one."""
+"""Parts in import order: a part imports only earlier ones, from its row or the rows above."""
 
 ORDER = {part: index for index, part in enumerate(part for row in RANKS for part in row)}
 
@@ -83,10 +83,10 @@ HEAVY = {
     "pyiceberg": {"_data_files", "_ledger", "_iceberg"},
     "grpc": {"protocol", "client", "_server", "broker", "consumer", "testing"},
 }
-"""Parts that may import a package which is slow to load or not always there."""
+"""Parts that may import a package that is slow to load or optional, by package."""
 
 NEWER_NAMES = ("Filter", "EqualTo", "Not", "DataSourceStreamArrowWriter", "ReadAllAvailable", "ReadLimit")
-"""Of PySpark's module of data sources, some that Spark 4.0 does not have."""
+"""Some names of PySpark's data source module that Spark 4.0 lacks."""
 
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
@@ -195,7 +195,7 @@ def drawn_edges(page: str) -> set[tuple[str, str]]:
 
 
 EVERYBODY_IMPORTS = {"errors", "_frames", "version", "closing", "seal", "strict_json", "_exports"}
-"""Left out of the list: every part imports them."""
+"""Parts that the list omits because every part imports them."""
 
 
 def test_the_page_lists_the_imports() -> None:
@@ -233,13 +233,13 @@ SELDOM = {
     "pyarrow.dataset",
     "gazette_spark._write.spark_writer",
 }
-"""What a query seldom needs: it is loaded where it is used."""
+"""Modules that a query rarely needs and that are therefore imported where they are used."""
 
 CLIENT = {"grpc", "asyncio", "ssl", "gazette_spark.client", "gazette_spark.protocol.protocol_pb2_grpc"}
 PLANNER = {"gazette_spark._planning.plan"}
 FILES = {"pyarrow.parquet", "pyarrow.fs"}
 BLOCK_PARSER = {"pyarrow.json"}
-"""Loaded by blocks that the native decoder does not read."""
+"""Modules imported for blocks that the native decoder does not read."""
 
 SOURCE = "import gazette_spark.source"
 
@@ -275,7 +275,7 @@ with tempfile.TemporaryDirectory() as directory:
     files.save("a/b", 10, 0, sequence(ProducerStates.none(), uuids, np.arange(3)).states)
     assert files.load("a/b", 10, 0)[0].begins.tolist() == [0]
 """
-"""Splitting UUIDs, sequencing messages, and the files of producers' states."""
+"""Program that splits UUIDs, sequences messages, and uses the state files of producers."""
 
 PLANNING = """
 from pyspark.sql.types import LongType, StructType
@@ -288,12 +288,12 @@ planner, client = stream_planner(options)
 planner.close()
 client.close()
 """
-"""The process that plans a stream, until it asks a broker."""
+"""Program that plans a stream, up to the first request to a broker."""
 
 SINK = "import gazette_spark.sink"
 
 FORMATS = "import gazette_spark._delta_format"
-"""What PySpark imports in each session that uses a Python data source."""
+"""Import that PySpark makes in each session that uses a Python data source."""
 
 
 @pytest.mark.parametrize(

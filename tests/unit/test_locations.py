@@ -26,7 +26,7 @@ from gazette_spark.locations import (
 NAMES = st.text(
     st.sampled_from("ab1 %20#?+'\"`é日\\{}[]*@=&;,~|<>^:!$()\U0001f600"), min_size=1, max_size=12
 ).filter(lambda name: name.strip(".") == name)
-"""Names of a directory: no slash, and not the names that mean another directory."""
+"""Directory names without slashes, except names that denote another directory."""
 
 
 @given(NAMES, NAMES)

@@ -14,10 +14,10 @@ PATHS = {notebooks.name_of(path): path for path in notebooks.paths()}
 LOCAL = [name for name, path in PATHS.items() if not notebooks.needs_workspace(path)]
 
 LARGEST_BYTES = 300_000
-"""GitHub shows larger notebooks late or not at all, and each version of one stays in the repository."""
+"""Maximum bytes of a notebook: GitHub shows larger ones late or never, and each version stays in git."""
 
 OF_A_MACHINE = re.compile(r"(?:/tmp|/home|/root|/Users|/var/folders)/\S+")
-"""Paths that mean nothing to a reader."""
+"""Local paths, which mean nothing to a reader."""
 
 
 @pytest.mark.parametrize("name", PATHS)

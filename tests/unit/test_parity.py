@@ -40,7 +40,7 @@ ErrNotJournalPrimaryBroker ErrOffsetNotYetAvailable ErrRegisterMismatch ErrWrong
 ErrInsufficientJournalBrokers ErrOffsetJump ErrSeekRequiresNewReader ErrDidNotReadExpectedEOF
 """
 )
-"""What package broker/client of v0.89 exports, fields included."""
+"""Exports of package broker/client in v0.89, including fields."""
 
 GO_CLIENT_SINCE = words(
     """
@@ -49,7 +49,7 @@ ErrJournalNotFound ErrNoJournalPrimaryBroker ErrSuspended ErrIndexHasGreaterOffs
 ErrFragmentStoreUnhealthy
 """
 )
-"""What v0.103 exports besides."""
+"""Additional exports of package broker/client in v0.103."""
 
 GO_BROKER = words(
     """
@@ -59,7 +59,7 @@ Service.List Service.ListFragments Service.QueueTasks Service.Read Service.Repli
 Service.UpdateRoute
 """
 )
-"""What package broker of v0.89 exports."""
+"""Exports of package broker in v0.89."""
 
 BROKER_SINCE = ["Service.FragmentStoreHealth"]
 
@@ -82,7 +82,7 @@ Sequencer.ReplayRange Sequencer.StartReplay Sequencer.Step UUID UnmarshalFunc Un
 Validator
 """
 )
-"""What package message of v0.103 exports."""
+"""Exports of package message in v0.103."""
 
 GO_LOG = words(
     """
@@ -93,7 +93,7 @@ NoMoreMessageError.Error Receiver NewReceiver Receiver.FetchEntry Receiver.SetOf
 Writer NewWriter Writer.Checkpoint Writer.CommitEntry Writer.ExitCheckpoint Writer.PrepareCheckpoint
 """
 )
-"""What the package of a log on Kafka exports whose job ``replicated_log`` does."""
+"""Exports of the package for a log on Kafka that ``replicated_log`` replaces."""
 
 GO_CONSUMER = [
     f"consumer.{name}"
@@ -131,10 +131,10 @@ VerifyReferencedJournals
 """
     )
 ]
-"""What package consumer of v2.0 exports, fields included, and v0.103 besides; but for these."""
+"""Exports of package consumer in v2.0 and v0.103, including fields, except those in the next two lists."""
 
 GO_STORES = words("JSONFileStore JSONFileStore.Destroy NewJSONFileStore SQLStore")
-"""Its stores, which have their rows beside those of recovery logs."""
+"""Stores of package consumer, whose rows are beside those of recovery logs."""
 
 GO_CONSUMER_MESSAGES = [
     f"consumer.Message.{name}"
@@ -145,7 +145,7 @@ XXX_Unmarshal XXX_DiscardUnknown ProtoMessage EnumDescriptor
 """
     )
 ]
-"""The methods that each of its messages and enums has."""
+"""Methods of each message and enum of package consumer."""
 
 GO_BURROW = [
     f"burrow.{name}"
@@ -162,13 +162,13 @@ StorageSetDeleteGroup StorageSetDeleteTopic ZookeeperClient ZookeeperLock
 """
     )
 ]
-"""What package protocol of Burrow v1.0 exports."""
+"""Exports of package protocol in Burrow v1.0."""
 
 WORKS, PARTLY, MISSING = "works", "partly", "missing"
-"""How far a counterpart goes."""
+"""Coverage by a counterpart: full, partial or none."""
 
 LEAST_REASON = 20
-"""Characters below which a line does not say why there is nothing, and what to use."""
+"""Minimum characters of a row that explains why a counterpart is missing and what to use instead."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Row:
     go: str
     state: str
     counterpart: str
-    """The cell with the names."""
+    """Cell with the names of the counterpart."""
     python: tuple[str, ...]
     tests: tuple[str, ...]
     text: str

@@ -14,7 +14,7 @@ import pytest
 from tools.public_names import PAGE, PUBLIC_MODULES, ROOT, lines, public_names
 
 EXAMPLES = "gazette_spark.consumer.examples"
-"""Programs that ship with the package, to be read and run."""
+"""Package of example programs that users read and run."""
 
 LAZY = ("gazette_spark", "gazette_spark.consumer", "gazette_spark.lag", "gazette_spark.message")
 

@@ -30,12 +30,12 @@ EXAMPLES = {
     ]
     for page in PAGES
 }
-"""The Python blocks of each page, without the magics of notebooks."""
+"""Python blocks of each page, without notebook magics."""
 COMMANDS = {
     page: re.findall(r"^```(?:sh|bash)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     for page in PAGES
 }
-"""The blocks of shell commands of each page."""
+"""Shell command blocks of each page."""
 
 OPTION_NAMES = {
     option.name.lower()

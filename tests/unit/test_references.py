@@ -28,8 +28,8 @@ FOREIGN_ROOTS = re.compile(
     r"(access|asyncio|at|auth|bytes|concurrent|consumer\.[A-Z]\w+|delta|df|gazette_broker|google|io|list|map|pa|protocol\.[A-Z]\w+|"
     r"pyarrow|recoverylog\.[A-Z]\w+|shard|sink|source\.read|spark|tests|threading)\b"
 )
-"""Beginnings of dotted names that are not modules of the package: of libraries, messages of Gazette, Spark's
-settings, points at which a test can crash a process, options, columns."""
+"""Prefixes of dotted names that are not modules of the package: libraries, Gazette's messages, Spark's
+settings, points at which a test can crash a process, options, and columns."""
 
 FILES = frozenset({"conftest.py", "next.json", "schema.json", "state.json"})
 
@@ -37,7 +37,7 @@ FOREIGN_FLAGS = re.compile(
     r"--(archives|broker.file-only|build-arg|create|describe|descriptor_set_out|help|include_imports|no-deps|py-files"
     r"|require-hashes|soak|stream-sum-minutes|tls-|volumes)"
 )
-"""Options of Gazette, docker, pip, protoc, pytest, spark-submit and Kafka; and the beginning of ours."""
+"""Options of Gazette, docker, pip, protoc, pytest, spark-submit and Kafka; and a prefix of ours."""
 
 
 FOREIGN_OPTIONS = frozenset(

@@ -27,7 +27,7 @@ from gazette_spark.message.locator import JsonPointer
 ROOT = Path(__file__).parents[2]
 CALLS = {"compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"}
 SAMPLES = [chr(code) for code in range(256)] + list("\u00b5\u03bc\u015f\u017f\u212a\u0663\u4e00\u2028\ud800")
-"""Characters by which sets are compared: all of Latin-1, and some that Unicode's classes treat otherwise."""
+"""Characters for comparing sets: all of Latin-1, and some that Unicode's classes treat differently."""
 
 Chars = frozenset[str]
 ANY = frozenset(SAMPLES)
@@ -78,7 +78,7 @@ class Scan:
         self.flags = flags
         self.problems: set[str] = set()
         self.rounds = 0
-        """Repetitions that the place is in."""
+        """Number of repetitions around the current place."""
 
     def sequence(self, items: Iterable[Any], open_: frozenset[Chars]) -> frozenset[Chars]:
         """Scan operations one after the other; return the repetitions that are open behind them."""
@@ -244,9 +244,9 @@ BUILT: dict[str, list[re.Pattern[Any]]] = {
         for name in ("_at_begin", "_at_end")
     ],
 }
-"""By module, examples of the expressions that it puts together; those of its attributes are seen anyway.
+"""Examples of the expressions that each module builds; expressions in module attributes are found anyway.
 
-The field of ``csv_parser`` divides a text in more than one way, and cannot fail: its last part accepts
+The field of ``csv_parser`` can divide a text in several ways, but cannot fail: its last part accepts
 everything up to a separator or the end."""
 
 USERS_OWN = {
@@ -255,7 +255,7 @@ USERS_OWN = {
     "gazette_spark/_options/selection.py",
     "gazette_spark/_delta/files.py",
 }
-"""Modules that take whole expressions from users, or from their callers."""
+"""Modules that accept whole expressions from users or callers."""
 
 
 def test_every_expression_is_looked_at() -> None:

@@ -39,7 +39,7 @@ from tests.rig.recovery_log import closed_databases
 pytestmark = pytest.mark.slow
 
 DAMAGED = object()
-"""A reader's answer that says: as if there were no file."""
+"""Result of a reader that treats the file as missing."""
 
 CHECKPOINT = pc.Checkpoint(sources={"a/source": pc.Checkpoint.Source(read_through=1 << 40)})
 CHECKPOINT.sources["a/source"].producers.add(id=b"\0\1\2\3\4\5", state={"last_ack": 77, "begin": -1})
@@ -50,9 +50,9 @@ class Stored(NamedTuple):
     path: Path
     content: bytes
     read: Callable[[bytes], Any]
-    """Reads the file after it was given other bytes."""
+    """Function that reads the file after its content is replaced by the given bytes."""
     error: type[GazetteError] | None
-    """What damage raises; None: the file is a cache, and counts as missing."""
+    """Exception for damage, or None for a cache, where a damaged file counts as missing."""
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ JSON_TASK = ROOT / "tests" / "rig" / "json_task.py"
 LIBRARY = "gazette_spark/_formats/libgazette_json.so"
 JAR = "gazette_spark/_delta/s3-log-store.jar"
 DATA = {"gazette_spark/py.typed", "gazette_spark/lag/page.html"}
-"""Files beside Python's that the package reads at run time."""
+"""Files other than Python modules that the package needs at run time."""
 
 
 def contents(wheel: Path) -> set[str]:

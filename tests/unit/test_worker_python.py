@@ -16,7 +16,7 @@ from pyspark_gazette.worker_python import COMMAND, with_compiled_pyspark
 
 ROOT = Path(__file__).parents[2]
 COMMAND_OF_PIP = "import sys; sys.argv[0] = 'x'; from pyspark_gazette.worker_python import main; main()"
-"""What the command that pip makes does."""
+"""Program of the command that pip creates."""
 
 
 def archives_of(home: Path) -> list[str]:

@@ -18,7 +18,7 @@ EXAMPLES = re.findall(
     PAGE,
     re.MULTILINE | re.DOTALL,
 )
-"""File, its content, the command, and what it prints."""
+"""Examples of the page: file name, content, command and output."""
 assert EXAMPLES, "the page introduces an example's file with its name and a colon"
 
 

@@ -9,7 +9,7 @@ from gazette_spark.cli.journals import journals
 from gazette_spark.cli.main import main
 
 NO_BROKER = ("--broker", "http://127.0.0.1:1", "--timeout", "0.2")
-"""Nobody listens there: a command that asks a broker fails with exit code 1, not 2."""
+"""Options with an address where nobody listens: a command that calls a broker exits with 1, not 2."""
 
 CHANGING = {
     "append": ["append"],

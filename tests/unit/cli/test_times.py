@@ -9,7 +9,7 @@ from gazette_spark.cli.main import main
 from gazette_spark.cli.times import parse_time
 
 NOW_S = 1_795_370_762.5
-"""2026-11-22T18:06:02Z, and a half."""
+"""2026-11-22T18:06:02.5Z in seconds since 1970."""
 
 
 @pytest.mark.parametrize(

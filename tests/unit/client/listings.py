@@ -8,7 +8,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 
 EMPTY = pb.ListResponse()
-"""Ends a listing in a watch."""
+"""Message that ends a listing in a watch."""
 
 
 def header(revision: int) -> pb.Header:

@@ -10,7 +10,7 @@ from gazette_spark.demo.run import DemoScript, DemoStep, Observation, decide
 
 SCRIPT = DemoScript(seconds=40.0, pauses_s=(0.5, 1.0))
 WRITING = Observation(table_exists=True, writing_s=12.0, committed_s=0.6, in_flight=True)
-"""A moment at which the first kill is due."""
+"""Observation at which the first kill is due."""
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gazette_spark.errors import RecordError
 from tests.oracles.lines import FakeJournal
 
 HUGE = MAGIC + b"\xff\xff\xff\xff" + b"x" * 200_000
-"""A frame that claims to be 4 GiB long, and some of it."""
+"""Beginning of a frame that claims to be 4 GiB long."""
 
 
 def scan_of(

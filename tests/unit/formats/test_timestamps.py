@@ -18,7 +18,7 @@ from gazette_spark._formats.timestamps import (
 from gazette_spark.errors import MissingZonesError
 
 NEW_YEAR_S = 1_704_067_200
-"""2024-01-01 in UTC."""
+"""2024-01-01T00:00:00Z in seconds since 1970."""
 
 
 @pytest.mark.parametrize(

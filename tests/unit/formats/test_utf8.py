@@ -5,7 +5,7 @@ import itertools
 from gazette_spark._formats.arrays import invalid_utf8_at
 
 EDGES = bytes.fromhex("00 41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff")
-"""Bytes at which the rules of UTF-8 change: RFC 3629, section 4."""
+"""Bytes at the boundaries of UTF-8's rules (RFC 3629, section 4)."""
 
 
 def test_all_short_sequences_of_bytes_at_the_edges_of_the_rules() -> None:

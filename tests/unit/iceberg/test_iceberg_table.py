@@ -649,7 +649,7 @@ def test_a_partition_that_the_rows_lack_is_null(tmp_path: Path, kind: ice.Primit
 
 
 FAR, PAST = 253_402_300_800_000_000, -62_135_596_800_000_001
-"""Microseconds from 1970 to the first instant of year 10000, and to the last one before year 1."""
+"""The first instant of year 10000 and the last one before year 1, in microseconds since 1970."""
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from gazette_spark.query_progress import JournalTransactions, OpenTransaction
 
 NOW_MS = 1_700_000_000_000
 GROUP = "größe/%2F?#\r\nx"
-"""A name with all that means something in a URL, or a header."""
+"""Group name with the characters that are special in a URL or a header."""
 
 
 def group_path(group: str) -> str:

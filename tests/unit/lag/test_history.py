@@ -14,7 +14,7 @@ from gazette_spark.lag.rings import RingOutcome
 from gazette_spark.lag.rules import OffsetCommit, PartitionWindow, Status, Thresholds, evaluate_group
 
 NOW_MS = 1_000_000_500
-"""Half a second past a whole one: the clock is rounded down."""
+"""Current time in milliseconds, half a second past a whole one, because the clock is rounded down."""
 
 SECOND_MS = 1000
 

@@ -88,7 +88,7 @@ def test_each_alert_says_how_bad_it_is_and_what_to_do() -> None:
 
 
 UP = {"gazette_lag_heads_up": "1", 'gazette_lag_feed_up{consumer_group="orders"}': "1"}
-"""A monitor that sees everything."""
+"""Metric values of a monitor that works without failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ class Case:
     """Values scraped once a minute, with the minutes after which an alert fires and does not yet fire."""
 
     series: dict[str, str]
-    """Values as promtool writes them, by metric and labels; those of :data:`UP` are there, too."""
+    """Values in promtool's notation by metric and labels; those of :data:`UP` are added."""
     fires_at: str
     quiet_at: str
     value: str = ""
-    """How the text shows the value."""
+    """Value as the text formats it."""
 
 
 CASES: dict[str, Case] = {

@@ -20,7 +20,7 @@ from gazette_spark.lag.rules import (
 )
 
 T0_MS = 1_000_000_000
-"""Time of the first commit of every window here."""
+"""Time of the first commit of every window here, in milliseconds."""
 
 SECOND_MS = 1000
 
@@ -253,7 +253,7 @@ SLOW = window((5, 9), (6, 9), (7, 9), (8, 9), partition=4)
 STALLED = window((5, 9), (5, 9), (5, 9), (5, 9), partition=5)
 
 NOW_MS = T0_MS + 4 * SECOND_MS
-"""At this time STOPPED has stopped, and the longer windows have not."""
+"""Time in milliseconds at which STOPPED has stopped and the longer windows have not."""
 
 
 def group(*windows: PartitionWindow) -> GroupStatus:

@@ -64,7 +64,7 @@ def stateful(batch_id: int, begin: int, end: int, **changes: object) -> Batch:
 STARTED = written(LedgerState(), batch(0, (), (at(a=0).at("pinned"),), stateful=True))
 READ = written(STARTED, stateful(1, 0, 10))
 EMITTED = written(READ, stateful(2, 10, 10))
-"""After a batch in which nothing moved."""
+"""Ledger state after a batch in which no offset advanced."""
 
 
 def test_a_batch_in_which_nothing_moved_is_written_once() -> None:
@@ -189,7 +189,7 @@ UNION = written(
     written(LedgerState(), batch(0, (), (at(a=0).at("pinned"), at(b=0).at("pinned")))),
     batch(1, (at(a=0), at(b=0)), (at(a=10), at(b=20))),
 )
-"""Two Gazette sources, of a journal each."""
+"""Ledger state of a query with two Gazette sources of one journal each."""
 
 
 def test_swapped_sources_continue_where_each_journal_ended() -> None:

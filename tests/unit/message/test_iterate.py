@@ -46,7 +46,7 @@ class Stored:
         self, stub: StubBroker, content: bytes, content_type: str = JSON, chunk_bytes: int = 1 << 20
     ) -> None:
         self.parts = {0: content}
-        """Bytes by offset; those between them are gone."""
+        """Content by offset; the bytes between two parts are missing."""
         self.reads: list[tuple[int, int]] = []
         self._chunk_bytes = chunk_bytes
         listed = journal(NAME)

@@ -38,7 +38,7 @@ VECTORS = [
     (Clock(NOW + 15), CONTINUE_TXN, "04c29687-833b-11ee-bc01-010203040506"),
     (NOW.ticked(), ACK_TXN, "04c29691-833b-11ee-8002-010203040506"),
 ]
-"""Made with Gazette's BuildUUID."""
+"""UUIDs made with Gazette's BuildUUID."""
 
 
 @pytest.mark.parametrize(("clock", "flags", "text"), VECTORS)

@@ -118,7 +118,7 @@ REFUSED_TEXTS: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     # With the root directory, a store's name could reach every file.
     (("fragmentRoot",), "an absolute path of a directory", ("", "/", "relative/path", "/a/../b", "/a\0")),
 ]
-"""Options of one rule, what their error expects, and texts that break the rule."""
+"""Options with the same rule, the expectation in their error, and texts that break the rule."""
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ CONTRADICTIONS: list[tuple[Use | None, dict[str, str], str, str]] = [
     ("batch", COMMITTED | {"framing": "none"}, "framing", "a framing that has messages"),
     ("batch", COMMITTED | {"readGaps": "true"}, "readGaps", "one of them"),
 ]
-"""A use, options that do not go together, the option that the error names, and what it expects."""
+"""Use, contradictory options, the option that the error names, and the expectation in the error."""
 
 
 @pytest.mark.parametrize(

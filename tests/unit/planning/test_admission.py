@@ -50,7 +50,7 @@ ADMITTED: dict[str, tuple[dict[str, Backlog], int | None, dict[str, int]]] = {
         {"idle": 9, "busy": 20},
     ),
 }
-"""By case: the bytes left to read, the read limit, and the offsets up to which journals may be read."""
+"""By case: bytes left to read, read limit, and offsets up to which journals may be read."""
 
 
 @pytest.mark.parametrize(("backlogs", "max_bytes", "ends"), ADMITTED.values(), ids=ADMITTED.keys())

@@ -24,7 +24,7 @@ from tests.rig.control_plane import USER_TOKEN, ControlPlane, running_control_pl
 
 KEYS = "c2VjcmV0LWNhbmFyeQ=="
 FAR_END = base64.urlsafe_b64encode(b'{"exp":1%s}' % (b"0" * 399)).decode()
-"""Claims with an end that no float has."""
+"""Claims with an expiration time that is too large for a float."""
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ RECORDS: dict[str, tuple[RecordFraming, list[bytes], bytes]] = {
     "csv": (CSV, [b'1,"a\nb"\n', b"2," + b"y" * 70_000 + b"\n"] * 40, b'"half\n'),
     "fixed": (FIXED, [frame(b""), frame(b"z" * 90_000), frame(b"\n")] * 40, frame(b"half")[:-1]),
 }
-"""By name: the framing, records of it, and the begin of one more."""
+"""By name: the framing, some records, and the beginning of another record."""
 
 
 class Noted(FakeJournal):

@@ -24,7 +24,7 @@ DIFFERENCES = {
     "journal_names": ["../journal"],  # We refuse it, because names become file paths.
     "selectors": ["aa===bb"],  # We keep it; Gazette formats it as "aa==bb", which is another selector.
 }
-"""Inputs of which we make something else, on purpose."""
+"""Inputs that we treat differently from Gazette on purpose."""
 
 
 def accepts(check: Callable[[str], object]) -> Callable[[str], bool]:

@@ -20,7 +20,7 @@ from gazette_spark.protocol.journals import format_journal_yaml, journal_spec, p
 GOLDEN = Path(__file__).parents[2] / "golden" / "protocol_journals"
 
 SPEC = "replication: 1, fragment: {length: 1024, compression_codec: GZIP, refresh_interval: 1m}"
-"""What a journal needs beside its name."""
+"""Required fields of a journal besides its name."""
 
 
 def gazctl_changes(name: str) -> list[pb.ApplyRequest.Change]:

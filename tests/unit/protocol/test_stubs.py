@@ -32,7 +32,7 @@ SCALARS: dict[int, Any] = {
     FieldDescriptor.TYPE_FIXED32: 2**32 - 1,
     FieldDescriptor.TYPE_FIXED64: 2**64 - 1,
 }
-"""A value of each type of field, at the edge of its range."""
+"""Value of each field type, at the limit of its range."""
 
 
 def classes(scope: Any) -> Iterator[type[Message]]:

@@ -12,7 +12,7 @@ from gazette_spark.errors import AppendWaitError, CheckpointStateError
 from gazette_spark.replicated_log._writer import Gate
 
 SOON = 30.0
-"""Seconds after which something that has to happen has not happened."""
+"""Maximum seconds until an expected event."""
 
 
 class Started:

@@ -273,7 +273,7 @@ MESSAGES = b"".join(
         (6, 1, 1003, 1),
     ]
 )
-"""One committed and repeated, one rolled back, one outside of transactions, one that is open."""
+"""One message committed and repeated, one rolled back, one outside transactions, and one still open."""
 
 
 @pytest.mark.parametrize(

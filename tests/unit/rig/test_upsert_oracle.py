@@ -15,7 +15,7 @@ from gazette_spark.offsets import JournalOffsets
 from tests.rig.upsert_oracle import check_upserts
 
 TRUTH = {"x": b"k=1\nl=2\nk=3\nl=\n", "y": b"m=4\n"}
-"""Two puts of k, a put and a deletion of l, a put of m; the records of x end at 4, 8, 12 and 15."""
+"""Two puts of k, a put and a deletion of l, and a put of m. The records of x end at 4, 8, 12 and 15."""
 
 
 def read_record(journal: str, offset: int, value: bytes) -> tuple[str, tuple[Any, ...] | None]:
@@ -30,7 +30,7 @@ class Log:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.entries: list[LedgerEntry] = []
-        """What holds at each version."""
+        """Ledger entry of each version."""
         (directory / "_delta_log").mkdir()
 
     def commit(self, rows: list[tuple[str, int]], operation: str = "MERGE", /, **ends: int) -> None:

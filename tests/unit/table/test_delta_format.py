@@ -67,7 +67,7 @@ from gazette_spark.offsets import JournalOffsets
 ROWS = StructType().add("journal", StringType()).add("n", LongType())
 
 End = Mapping[str, int] | str
-"""Where a batch ends: offsets by journal, or the text of another source."""
+"""End of a batch: offsets by journal, or the text of another source."""
 
 
 class Stream:

@@ -23,7 +23,7 @@ SPARKS_PATTERN = re.compile(
     r"py4j\.protocol\.Py4JJavaError: An error occurred while calling"
     rf"((.|\r\n|\r|\n)*)({'|'.join(INTERRUPTIONS)})"
 )
-"""How Spark 4.2 finds out that a batch was interrupted, in ``StreamExecution``."""
+"""Pattern by which ``StreamExecution`` of Spark 4.2 detects that a batch was interrupted."""
 
 
 def java_exception(*texts: str) -> Any:
@@ -66,7 +66,7 @@ def test_first_and_last_text_are_kept() -> None:
 
 
 ROWS: Any = None
-"""The batch of a sink that does not look at it."""
+"""Batch for a sink that ignores it."""
 
 
 class Sink:

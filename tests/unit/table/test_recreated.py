@@ -64,7 +64,7 @@ def test_an_adopted_ledger_of_committed_messages_says_where_their_query_began() 
 
 NEW = b"new" * 400
 RECORDED = [Fingerprint.of(OLD[:end], end, 3) for end in range(100, 1000, 100)]
-"""Of nine batches, up to offset 900."""
+"""Fingerprints of nine batches, up to offset 900."""
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from gazette_spark.testing.micro_batch import CRASH_POINTS, BatchDiffersError, Crash, MicroBatches, TaskFaults
 
 HEAD = [0]
-"""What there is to read: the numbers below it. A list, as pickled readers share it."""
+"""End of the numbers to read, exclusive. It is in a list because pickled readers share it."""
 
 
 class Span(InputPartition):

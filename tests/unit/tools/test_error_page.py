@@ -8,7 +8,7 @@ from gazette_spark import errors
 from tools.error_page import PAGE, REMEDIES, with_tables
 
 BASES = set(re.findall(r"\[(\w+)\]", errors.__doc__ or ""))
-"""Errors that are never raised themselves: the tree has them in brackets."""
+"""Errors that are never raised themselves; the tree shows them in brackets."""
 
 
 def test_every_error_has_a_remedy() -> None:

@@ -38,7 +38,7 @@ from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker
 JOURNAL = "a/journal"
 OTHER = "an/other"
 SOON = 20
-"""Seconds after which something that has to happen has not happened."""
+"""Maximum seconds until an expected event."""
 
 
 class Journals:
@@ -291,7 +291,7 @@ PASSING: dict[str, Act] = {
     "no primary": status(pb.NO_JOURNAL_PRIMARY_BROKER),
     "too slow": Fail(grpc.StatusCode.UNKNOWN, "client stream didn't sustain the minimum append data rate"),
 }
-"""One of each kind: ``test_queue`` has them all."""
+"""One transient failure of each kind; ``test_queue`` covers them all."""
 
 
 @pytest.mark.parametrize("name", PASSING)
@@ -310,7 +310,7 @@ TERMINAL: dict[str, tuple[Act, type[Exception]]] = {
     "refused token": (Fail(grpc.StatusCode.UNAUTHENTICATED, "who"), AuthError),
     "a lie": (pb.AppendResponse(registers=pb.LabelSet()), ProtocolError),
 }
-"""One of each kind: ``test_queue`` has them all."""
+"""One permanent failure of each kind, and its error; ``test_queue`` covers them all."""
 
 
 @pytest.mark.parametrize("name", TERMINAL)

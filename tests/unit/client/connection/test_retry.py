@@ -43,7 +43,7 @@ REFUSALS = {
     "store": "FragmentStore: not absolute (nope)",
     "embedded broker": "ReadRequest.Offset: must be at least -1, got -2",
 }
-"""What the real broker says to requests that break a rule; the last is the embedded one's."""
+"""Messages with which the real broker rejects invalid requests; the last is the embedded broker's."""
 MAY_PASS = {
     "anything": "something else",
     "cut append": "append stream: unexpected EOF",
@@ -51,7 +51,7 @@ MAY_PASS = {
     "busy store": "opening fragment: unexpected status 503",
     "nothing": "EOF",
 }
-"""What may be over by the next try."""
+"""Messages of failures that may be over by the next try."""
 ROUTING = [
     NO_PRIMARY,
     errors.InsufficientJournalBrokersError("a/j"),

@@ -24,7 +24,7 @@ from gazette_spark.testing.stub_broker import Fail, StubBroker
 JOURNAL = "a/journal"
 CANARY = "canary-5f2c91"
 KEY = "Y2FuYXJ5LTVmMmM5MQ=="
-"""The same as a key, in base64."""
+"""The canary as a base64 key."""
 HOLDERS = {
     "a token": lambda endpoint: Client(endpoint, token=CANARY, timeout_s=1),
     "keys": lambda endpoint: Client(endpoint, auth_keys=KEY, timeout_s=1),

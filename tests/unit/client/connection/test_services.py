@@ -37,7 +37,7 @@ class Consumer(pc_grpc.ShardServicer):
         self.zone = zone
         self.cluster_id = cluster_id
         self.homes: list[Consumer] = [self]
-        """Of all shards, primary first."""
+        """Consumers that serve all shards, primary first."""
         self.claims: list[Claims] = []
         self._server = grpc.server(ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
         pc_grpc.add_ShardServicer_to_server(self, self._server)

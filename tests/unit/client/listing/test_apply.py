@@ -100,7 +100,7 @@ BAD = {
     "bad spec": Change(upsert=pb.JournalSpec(name="a/journal")),
     "bad name": Change(delete="a//journal", expect_mod_revision=-1),
 }
-"""Changes that no broker takes."""
+"""Changes that every broker rejects."""
 
 
 @pytest.mark.parametrize("name", BAD)

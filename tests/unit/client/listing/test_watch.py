@@ -40,7 +40,7 @@ from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker
 from tests.unit.client.listings import EMPTY, header, message, pages
 
 WAIT_S = 20.0
-"""Longest a test waits for what must come."""
+"""Maximum seconds until an expected event."""
 
 
 def next_update(watched: WatchedList | PolledList, after: Listing | None = None) -> Listing:

@@ -34,10 +34,10 @@ END = BEGIN + len(CONTENT)
 BOMB_BYTES = 1 << 30
 
 BOMB_PART_BYTES = 1 << 26
-"""Of a bomb's content in one gzip member or zstandard frame."""
+"""Bytes of a bomb's content in one gzip member or zstandard frame."""
 
 SMALL = 16 << 20
-"""More memory than any reader of a bomb needs."""
+"""Upper limit in bytes for the memory that a reader of a bomb needs."""
 
 
 def fragment_of(content: bytes = CONTENT, codec: int = pb.NONE) -> Fragment:

@@ -275,7 +275,7 @@ class Store:
         self.next: list[int | str] = []
         self.asked: list[str] = []
         self.dripped = threading.Event()
-        """A byte of a body that does not end was sent."""
+        """Event set once a byte of an endless body has been sent."""
         self._stopped = threading.Event()
         store = self
 

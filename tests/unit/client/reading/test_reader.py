@@ -266,7 +266,7 @@ LIES: dict[str, list[Act]] = {
     "a chunk again": [meta(0), chunk(0, CONTENT[:9]), chunk(0, b"LIE")],
     "an offset that goes back": [meta(0), chunk(0, CONTENT[:9]), meta(3), chunk(3, b"LIE")],
 }
-"""Before any byte, and after some: ``test_read`` has all lies."""
+"""Invalid responses before and after the first bytes; ``test_read`` covers them all."""
 
 
 @pytest.mark.parametrize("name", LIES)

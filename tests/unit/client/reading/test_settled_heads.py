@@ -30,7 +30,7 @@ class Primary:
 
     def __init__(self, heads: list[int], appends: list[int | GazetteError]) -> None:
         self.heads, self.appends = heads, appends
-        """Its answers; the last one is repeated."""
+        """Responses in order; the last one is repeated."""
         self.reads = self.tried = 0
         self.now_s = 0.0
 
