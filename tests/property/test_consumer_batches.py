@@ -99,8 +99,6 @@ class World:
     limit: int
     table: MemoryTable = field(default_factory=MemoryTable)
     specs: dict[str, pc.ShardSpec] = field(default_factory=dict)
-    texts: dict[str, list[str]] = field(default_factory=lambda: {"a": [], "b": []})
-    """What counts of each journal."""
 
     def __post_init__(self) -> None:
         self.prefix = f"test-{uuid.uuid4().hex[:12]}/"

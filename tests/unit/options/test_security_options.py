@@ -19,7 +19,7 @@ KEYS = "Y2FuYXJ5LTVmMmM5MQ==,b2xk"
 PEM = f"-----BEGIN THING-----\n{CANARY}\n-----END THING-----\n"
 SECRETS = {"auth.token": CANARY, "auth.keysSecret": KEYS, "tls.keySecret": PEM}
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key")
-"""The default of spark.redaction.regex in Spark 4.2, less what only it knows."""
+"""Default of spark.redaction.regex in Spark 4.2, without the words that earlier releases lack."""
 
 
 def parse(**given: str) -> Security:
