@@ -18,8 +18,9 @@ from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import selector_matches
 
-MAX_CHANGES = 128
-"""Maximum number of operations of a transaction, by Etcd's default."""
+# This is the default of Etcd's --max-txn-ops. A larger transaction is refused as a whole.
+MAX_OPERATIONS = 128
+"""Maximum number of comparisons, and of operations, that Etcd accepts in a transaction by default."""
 
 S = TypeVar("S", bound=Message)
 """The spec of an item, e.g. a ``JournalSpec``."""
@@ -109,7 +110,7 @@ def check_transaction(kind: ItemKind[S], changes: Collection[CatalogChange[S]]) 
     Raises:
         ProtocolError: there are too many changes, or two for one item.
     """
-    if len(changes) > MAX_CHANGES:
+    if len(changes) > MAX_OPERATIONS:
         raise ProtocolError("etcdserver", "too many operations in txn request")
     if len({kind.changed(change) for change in changes}) < len(changes):
         raise ProtocolError("etcdserver", "duplicate key given in txn request")

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Self, TypeVar
 
+from gazette_spark._server.catalog import MAX_OPERATIONS
 from gazette_spark.client import environment
 from gazette_spark.client._list.apply import CHANGES_PER_APPLY, apply_in_batches
 from gazette_spark.client._transport import retry
@@ -55,8 +56,8 @@ PREFIX = "CONSUMER"
 STATS_AT_ONCE = 16
 """Maximum number of concurrent Stat calls."""
 
-# Etcd accepts 128 operations in a transaction, and a shard needs one for each replica that is ended.
-UNASSIGNED_AT_ONCE = 128 // (1 + MAX_HOT_STANDBYS)
+# A shard needs one operation for each replica that is ended.
+UNASSIGNED_AT_ONCE = MAX_OPERATIONS // (1 + MAX_HOT_STANDBYS)
 """Maximum number of shards in one Unassign call, which is one transaction of Etcd."""
 
 _CLASSES = shard_status_errors()

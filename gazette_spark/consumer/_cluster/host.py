@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gazette_spark._server.catalog import MAX_OPERATIONS
 from gazette_spark._server.identity import check_proxied
 from gazette_spark._server.topology import NO_PRIMARY, Member
 from gazette_spark.client.client import Client
@@ -59,10 +60,6 @@ LIMIT = 32
 
 LEASE_S = 20
 """Default seconds after which the shards of a lost member are assigned to others, as in Gazette."""
-
-# This is the default of Etcd's --max-txn-ops. A larger transaction is refused as a whole.
-MAX_OPERATIONS = 128
-"""Maximum number of comparisons, and of operations, that Etcd accepts in a transaction by default."""
 
 BACKFILL_S = 0.2
 """Seconds between two checks of shards that play their logs, which do not report when they have finished."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark._server.catalog import MAX_CHANGES, ItemKind, check_transaction
+from gazette_spark._server.catalog import MAX_OPERATIONS, ItemKind, check_transaction
 from gazette_spark._server.topology import Member
 from gazette_spark.broker.keyspace import Keyspace, KeyspaceState
 from gazette_spark.broker.registry import JOURNALS
@@ -146,7 +146,7 @@ def test_a_revision_is_waited_for(keyspace: Keyspace[pc.ShardSpec]) -> None:
     ("changes", "problem"),
     [
         pytest.param([upsert("app/one"), delete("app/one", 1)], "duplicate key", id="twice"),
-        pytest.param([upsert(f"app/{each}") for each in range(MAX_CHANGES + 1)], "too many", id="many"),
+        pytest.param([upsert(f"app/{each}") for each in range(MAX_OPERATIONS + 1)], "too many", id="many"),
     ],
 )
 def test_what_etcd_refuses(changes: list[pc.ApplyRequest.Change], problem: str) -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from gazette_spark._server.catalog import MAX_OPERATIONS
 from gazette_spark.broker import EmbeddedBroker, ServerTls
 from gazette_spark.client import Client, TlsOptions
 from gazette_spark.client._transport.channel import NO_ANSWER
-from gazette_spark.consumer._cluster.host import MAX_OPERATIONS
 from gazette_spark.consumer.application import Resolution, ResolveArgs
 from gazette_spark.consumer.client import ShardClient, verify_referenced_journals
 from gazette_spark.consumer.service import ShardServer
