@@ -11,7 +11,7 @@ from bench_kafka import progress_ms
 from pyspark.sql import DataFrame, SparkSession
 
 TRICKLE_EVERY_S = 0.37
-"""Seconds between records. It is no multiple of a trigger, so records arrive at all times of a trigger."""
+"""Seconds between records, not a multiple of a trigger, so that they arrive at all times between triggers."""
 
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 30.0

@@ -110,7 +110,7 @@ def path_exists(spark: SparkSession, path: str) -> bool:
 
 
 def has_files(spark: SparkSession, path: str) -> bool:
-    """Return whether a directory contains a file, at any depth. False also if there is no directory."""
+    """Return whether a directory exists and contains a file, at any depth."""
     with suppress(*JVM_ERRORS):
         if is_classic(spark):
             files, name = _file_system(spark, path)

@@ -4,7 +4,7 @@ A callable ``read_window(begin, end)`` provides the bytes, so the search itself 
 content of ``[begin, end)``. A SHORTER answer means that bytes are missing: it is then the content after the
 last hole, ``[end - len(answer), end)``. A record that a hole cuts cannot be completed, so a search stops at
 the end of a hole. In a framing that ``resyncs``, no record need begin there. So a batch of such a framing
-ends one byte earlier, inside the hole, and the next batch sees the hole, too. If the hole reaches the write
+ends one byte earlier, inside the hole, and the next batch also sees the hole. If the hole reaches the write
 head, the batch ends at the head.
 
 Anchored framings need more bytes: a tail of at most the longest record's length, for which every possible
@@ -74,7 +74,7 @@ def record_end(
             if not framing.resyncs or write_head in (None, behind):
                 return behind
             # Otherwise the bytes after the hole may be the rest of the cut record. The next batch must skip
-            # them, which it can detect only if it sees the hole, too. So this batch ends inside the hole.
+            # them, which it can detect only if it also sees the hole. So this batch ends inside the hole.
             # That is possible if the hole has two bytes or more: one for each batch.
             inside = behind - 1
             if inside == begin or not read_window(inside - 1, inside):

@@ -36,6 +36,9 @@ REQUEST_TIMEOUT_S = 15.0
 
 MAX_ANSWER_BYTES = 1 << 20
 
+MAX_EXPIRY_S = 1e12
+"""Unix time that a token must expire before. A number of hundreds of digits would not fit a float."""
+
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 5.0
 """Seconds between two requests while the control plane does not answer or is busy, at first and at most."""
 
@@ -168,7 +171,11 @@ def _authorization(access: CollectionAccess, answer: dict[str, Any]) -> Authoriz
     except (IndexError, binascii.Error, JsonError, ValueError):
         claims = None
     now, expires_at = time.time(), claims.get("exp") if isinstance(claims, dict) else None
-    if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or not now < expires_at < 1e12:
+    if (
+        isinstance(expires_at, bool)
+        or not isinstance(expires_at, int | float)
+        or not now < expires_at < MAX_EXPIRY_S
+    ):
         raise _refused(access, "its brokerToken is not a JWT that is valid now; check this machine's clock")
     # The client requires a URL with a port, which the address may lack.
     try:
