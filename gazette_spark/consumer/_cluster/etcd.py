@@ -228,12 +228,14 @@ class EtcdClient(Closing):
         requests.put(pe.WatchRequest(create_request=create))
         # This thread writes it, and the thread of ping reads it.
         heard_s, ended = [time.monotonic()], threading.Event()
+        silent_s: list[float] = []
 
         def ping() -> None:
             # A half-open connection raises no error. So ping regularly, and end the watch if there is no
             # response or if another call has already found that this endpoint does not serve.
             while not (cancelled.wait(self._call_s) or ended.is_set()):
-                if time.monotonic() - heard_s[0] > 2 * self._call_s:
+                if (since_s := time.monotonic() - heard_s[0]) > 2 * self._call_s:
+                    silent_s.append(since_s)
                     break
                 if self._connections[self._at] is not connection:
                     break
@@ -255,15 +257,18 @@ class EtcdClient(Closing):
                         self._forget_token(response.cancel_reason)
                         raise UnavailableError(connection.endpoint.text, response.cancel_reason)
                     yield response
-        except BrokerError as error:
+        except GazetteError as error:
+            # Then ping has cancelled the call, whose error says nothing about the endpoint.
+            if cancelled.is_set():
+                return
+            self._failed(connection)
+            if silent_s:
+                problem = f"it has not answered for {silent_s[0]:.0f} s, or this process was suspended"
+                raise UnavailableError(connection.endpoint.text, problem) from None
             # Servers that stop, and members without a leader, end watches without a specific code.
-            self._failed(connection)
-            raise UnavailableError(error.endpoint, error.problem) from error
-        except GazetteError:
-            self._failed(connection)
-            # This watch ends by cancelling the call, so its error does not matter then.
-            if not cancelled.is_set():
-                raise
+            if isinstance(error, BrokerError):
+                raise UnavailableError(error.endpoint, error.problem) from error
+            raise
         finally:
             ended.set()
             # This ends the iterator of requests, and with it gRPC's thread that sends them.
