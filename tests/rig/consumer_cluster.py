@@ -31,6 +31,9 @@ LEASE_S = 5
 SERVED_S = LEASE_S + 5
 """Maximum seconds until each shard has a primary again."""
 
+LEASE_GONE = b'failed to announce key (will retry)" err="etcdserver: requested lease not found'
+"""A member of Gazette's with this line in its log never joins."""
+
 
 class MemberProcess:
     """A member that restarts with its own arguments whenever it ends, as under a supervisor."""
@@ -61,6 +64,11 @@ class MemberProcess:
         return self._process.pid
 
     def supervise(self) -> None:
+        # Gazette's members (v0.103.0) announce themselves with the same lease for ever, even after it ended.
+        if LEASE_GONE in self._log.read_bytes().rpartition(b"\ntime=")[2]:
+            self.end()
+            with self._log.open("ab") as log:
+                log.write(b"\ntime= The rig has killed this member.\n")
         if self._process.poll() is not None:
             self._reap()
             self._process = self._start()
