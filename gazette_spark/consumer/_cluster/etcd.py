@@ -202,7 +202,7 @@ class EtcdClient(Closing):
         # An endpoint that is stopping may end the stream without an answer, which does not mean that the
         # lease has ended.
         if not responses:
-            raise UnavailableError(repr(self), "it ended the renewal of a lease without an answer")
+            raise _unavailable(repr(self), "it ended the renewal of a lease without an answer")
         return float(responses[0].TTL)
 
     def revoke(self, lease: int) -> None:
@@ -255,7 +255,7 @@ class EtcdClient(Closing):
                     # Etcd also cancels it if the revision is compacted, because the watch would miss changes.
                     if response.canceled:
                         self._forget_token(response.cancel_reason)
-                        raise UnavailableError(connection.endpoint.text, response.cancel_reason)
+                        raise _unavailable(connection.endpoint.text, response.cancel_reason)
                     yield response
         except GazetteError as error:
             # Then ping has cancelled the call, whose error says nothing about the endpoint.
@@ -264,10 +264,10 @@ class EtcdClient(Closing):
             self._failed(connection)
             if silent_s:
                 problem = f"it has not answered for {silent_s[0]:.0f} s, or this process was suspended"
-                raise UnavailableError(connection.endpoint.text, problem) from None
+                raise _unavailable(connection.endpoint.text, problem) from None
             # Servers that stop, and members without a leader, end watches without a specific code.
             if isinstance(error, BrokerError):
-                raise UnavailableError(error.endpoint, error.problem) from error
+                raise _unavailable(error.endpoint, error.problem) from error
             raise
         finally:
             ended.set()
@@ -322,7 +322,7 @@ class EtcdClient(Closing):
         until_s = time.monotonic() + timeout_s
         authenticating = self._authenticating[connection]
         if not authenticating.acquire(timeout=max(0.1, timeout_s)):
-            raise UnavailableError(connection.endpoint.text, "no answer to another call that authenticates")
+            raise _unavailable(connection.endpoint.text, "no answer to another call that authenticates")
         try:
             token = self._token
             if not token:
@@ -365,6 +365,12 @@ class EtcdClient(Closing):
 def _refusal(endpoint: str, problem: str) -> BrokerError:
     error = BrokerError(endpoint, "PERMISSION_DENIED", problem)
     # Then the message says "etcd" instead of "broker".
+    error.service = "etcd"
+    return error
+
+
+def _unavailable(endpoint: str, problem: str) -> UnavailableError:
+    error = UnavailableError(endpoint, problem)
     error.service = "etcd"
     return error
 
