@@ -528,7 +528,7 @@ def test_how_long_a_shard_has_no_primary(
                 wait_until("they run", lambda: observer.serves(len(specs)))
                 # Members that start together renew their leases together, so vary the time of the kill.
                 threading.Event().wait(random.uniform(0, LEASE_S / 4))
-                wait_until("standbys have caught up", lambda: observer.is_steady(hot_standbys))
+                observer.wait_steady(list(members.values()), hot_standbys)
                 primary = observer.primary(random.choice(specs).id)
                 if not primary:
                     continue  # The shard is moving right now.
@@ -568,7 +568,7 @@ def test_members_of_etcd_fail_under_load(
             until_s = time.monotonic() + max(20, 60 * stream_minutes)
             while time.monotonic() < until_s:
                 observer.wait_joined(members)
-                wait_until("standbys have caught up", lambda: observer.is_steady(1))
+                observer.wait_steady(members, 1)
                 fault, lost = random.choice(ETCD_FAULTS), set[int]()
                 if random.random() < 0.5:
                     primary = observer.primary(random.choice(specs).id)
@@ -631,7 +631,7 @@ def test_gazettes_members_and_ours_share_shards(
                 leaders.add(observer.leader()[:2])
                 # At most one member is away at a time.
                 observer.wait_joined(members)
-                wait_until("standbys have caught up", lambda: observer.is_steady(1))
+                observer.wait_steady(members, 1)
                 member, fault = random.choice(members), random.choice(FAULTS)
                 leases = observer.leases(member.name)
                 thread = threading.Thread(target=fail, args=(member, fault))

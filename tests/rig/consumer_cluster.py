@@ -192,6 +192,15 @@ class Observer:
             threading.Event().wait(0.05)
             now_s = time.monotonic()
 
+    def wait_steady(self, members: Sequence[MemberProcess], hot_standbys: int, timeout_s: float = 60) -> None:
+        """Supervise until each shard's primary runs and it has the given number of caught-up standbys."""
+        until_s = time.monotonic() + timeout_s
+        while not self.is_steady(hot_standbys):
+            assert time.monotonic() < until_s, f"standbys have not caught up: {self.mirror.state.by_shard}"
+            for member in members:
+                member.supervise()
+            threading.Event().wait(0.05)
+
     def is_steady(self, hot_standbys: int) -> bool:
         """Return whether each shard's primary runs and it has the given number of caught-up standbys."""
         state = self.mirror.state
