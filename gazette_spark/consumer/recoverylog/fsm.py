@@ -340,11 +340,11 @@ class FSM:
         segments = node.segments
         # The segment may also span operations on other files, because reading them is cheaper than starting
         # another read.
+        begin = (op.seq_no, op.first_offset, op.checksum)
         if segments and (segments[-1].author, segments[-1].log) == (op.author, op.log):
-            segments[-1] = replace(segments[-1], last_seq_no=op.seq_no, last_offset=op.last_offset)
-        else:
-            place = (op.seq_no, op.first_offset, op.checksum, op.seq_no, op.last_offset)
-            segments.append(Segment(op.author, *place, op.log))
+            last = segments.pop()
+            begin = (last.first_seq_no, last.first_offset, last.first_checksum)
+        segments.append(Segment(op.author, *begin, op.seq_no, op.last_offset, op.log))
         return Verdict.APPLIED
 
 

@@ -308,8 +308,12 @@ class _Playback:
         """The part of the next operation's frame that has been fed."""
         self._content_bytes = 0
         """Number of bytes of a write that still follow its frame."""
+        self._write_at: int | None = None
+        """Offset in the file at which to write these bytes; None if they are skipped."""
         self._file: int | None = None
-        """Descriptor of the file for these bytes; None if they are skipped."""
+        """Descriptor of the file that was created or written last."""
+        self._fnode = 0
+        """Fnode of that file."""
         self._directory = directory
         self._staging = directory / STAGING
         self._staging.mkdir(parents=True)
@@ -323,22 +327,15 @@ class _Playback:
         """Continue with the operation at an offset."""
         self.log, self.offset, self.position = log, offset, offset
 
-    def feed(self, data: memoryview) -> int:  # noqa: C901, PLR0912, PLR0915 - told in order
+    def feed(self, data: memoryview) -> int:  # noqa: C901, PLR0912 - told in order
         """Consume bytes of at most one operation, and return their number."""
-        # The bytes of a write follow its frame. Write them directly to the file: they may not fit into
-        # memory, and the checksum does not cover them.
         if self._content_bytes:
-            part = data[: self._content_bytes]
-            taken = os.write(self._file, part) if self._file is not None else len(part)
-            self._content_bytes -= taken
-            self.position += taken
-            if not self._content_bytes:
-                self.close()
-                self.offset = self.position
-            return taken
-
+            return self._take_content(data)
         frame = self._frame
         frame_bytes = HEADER_BYTES if len(frame) < HEADER_BYTES else self._frame_bytes()
+        if not frame and data[: len(MAGIC)] == MAGIC and len(data) >= HEADER_BYTES:
+            # Nearly always, the whole frame is in this chunk, so take it at once.
+            frame_bytes += int.from_bytes(data[len(MAGIC) : HEADER_BYTES], "little")
         # Take at most the rest of this frame: bytes after it belong to a file or to the next operation.
         part = data[: frame_bytes - len(frame)]
         frame += part
@@ -347,7 +344,7 @@ class _Playback:
         # Skip to the next magic word. Damage, such as an append that a broker cut off, may be followed by
         # complete operations. If operations are missing, later sequence numbers do not continue
         # the chain.
-        damaged = 0
+        damaged, taken = 0, len(part)
         while not MAGIC.startswith(frame[damaged : damaged + len(MAGIC)]):
             damaged += 1
         if damaged:
@@ -355,14 +352,14 @@ class _Playback:
             del frame[:damaged]
             self.offset += damaged
         if len(frame) < HEADER_BYTES:
-            return len(part)
+            return taken
         # A damaged length may be up to 4 GiB. Without a limit, the player would collect the rest of the log
         # in memory.
         if (size := self._frame_bytes() - HEADER_BYTES) > MAX_OPERATION_BYTES:
             problem = f"an operation of {size} bytes is longer than {MAX_OPERATION_BYTES}"
             raise RecordError(self.log, self.offset, problem)
         if len(frame) < HEADER_BYTES + size:
-            return len(part)
+            return taken
 
         payload = bytes(frame[HEADER_BYTES:])
         frame.clear()
@@ -385,25 +382,40 @@ class _Playback:
             if op.HasField("create"):
                 # Stage files by fnode, not by path: a path may belong to several files one after the other,
                 # and links are made after everything is read.
-                self._staged(op.seq_no).touch(exist_ok=False)
+                self._open(op.seq_no, os.O_CREAT | os.O_EXCL)
             elif op.HasField("unlink") and op.unlink.fnode not in self.fsm.nodes:
                 self._staged(op.unlink.fnode).unlink()
             elif op.HasField("write"):
-                self._file = os.open(self._staged(op.write.fnode), os.O_WRONLY | os.O_CLOEXEC)
-                os.lseek(self._file, op.write.offset, os.SEEK_SET)
+                if self._file is None or self._fnode != op.write.fnode:
+                    self._open(op.write.fnode)
+                self._write_at = op.write.offset
         elif verdict not in (Verdict.NOT_TRACKED, Verdict.WRONG_AUTHOR, Verdict.WRONG_SEQ_NO):
             _LOGGER.info(
                 "recovery_log.not_applied log=%s offset=%d reason=%s", self.log, self.offset, verdict.value
             )
         # Set this even for an operation that does not count: its bytes are in the log and have to be skipped.
         self._content_bytes = op.write.length
+        return taken + self._take_content(data[taken:])
+
+    def _take_content(self, data: memoryview) -> int:
+        """Consume bytes of a write, which follow its frame, and return their number."""
+        # Write them directly to the file: they may not fit into memory, and the checksum does not cover them.
+        part = data[: self._content_bytes]
+        taken = len(part)
+        if self._write_at is not None and taken:
+            assert self._file is not None
+            taken = os.pwrite(self._file, part, self._write_at)
+            self._write_at += taken
+        self._content_bytes -= taken
+        self.position += taken
         if not self._content_bytes:
-            self.close()
+            self._write_at = None
             self.offset = self.position
-        return len(part)
+        return taken
 
     def link_files(self) -> None:
         """Link the staged files to their paths, and write properties, which completes the directory."""
+        self.close()
         for fnode, node in self.fsm.nodes.items():
             for link in node.links:
                 # A file may have several links, which are also one file on disk. After that, remove the
@@ -416,10 +428,16 @@ class _Playback:
                 file.write(content)
 
     def close(self) -> None:
-        """Close the file that is being written, if any."""
+        """Close the file that was written last, if any."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _open(self, fnode: int, flags: int = 0) -> None:
+        # Most files are written right after they are created, so one descriptor serves both.
+        self.close()
+        self._file = os.open(self._staged(fnode), os.O_WRONLY | os.O_CLOEXEC | flags, 0o666)
+        self._fnode = fnode
 
     def _frame_bytes(self) -> int:
         return HEADER_BYTES + int.from_bytes(self._frame[len(MAGIC) : HEADER_BYTES], "little")
