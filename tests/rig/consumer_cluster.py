@@ -196,8 +196,18 @@ class Observer:
         """Supervise until each shard's primary runs and it has the given number of caught-up standbys."""
         until_s = time.monotonic() + timeout_s
         while not self.is_steady(hot_standbys):
-            assert time.monotonic() < until_s, f"standbys have not caught up: {self.mirror.state.by_shard}"
+            state = self.mirror.state
+            assert time.monotonic() < until_s, f"standbys have not caught up: {state.by_shard}"
+            failed = {
+                assignment.suffix
+                for assignment in state.assignments
+                if assignment.code == pc.ReplicaStatus.FAILED
+            }
             for member in members:
+                # Gazette's members do not start a shard again that failed, for example because Etcd's leader
+                # changed during the call that reads its hints.
+                if member.name in failed and member.name.startswith("go-"):
+                    member.end()
                 member.supervise()
             threading.Event().wait(0.05)
 
