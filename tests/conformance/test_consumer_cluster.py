@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -23,7 +23,7 @@ from gazette_spark import Client
 from gazette_spark._server.topology import Member
 from gazette_spark.consumer import Shard, ShardServer, shard_spec
 from gazette_spark.consumer._cluster.etcd import EtcdClient
-from gazette_spark.consumer._cluster.host import ClusterHost
+from gazette_spark.consumer._cluster.host import ClusterHost, _Leading
 from gazette_spark.consumer._cluster.mirror import ClusterMirror
 from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL
@@ -158,6 +158,26 @@ def test_shards_are_spread_and_found_from_anywhere(rig: Rig) -> None:
     third = rig.add()
     rig.peers = [third]
     wait_until("it runs all", lambda: len(third.primaries()) == 3)
+
+
+def test_a_leader_with_old_keys_assigns_no_shard_twice(rig: Rig) -> None:
+    """Its mirror is behind, for example, if the answer to its last transaction was lost."""
+    first = rig.add()
+    rig.add()
+    spec = rig.specs(1)[0]
+    spec.hot_standbys = 1
+    first.shards.apply([Change(upsert=spec)])
+    observer = Observer([rig.broker.etcd_url], rig.prefix)
+    wait_until("standbys have caught up", lambda: observer.serves(1) and observer.is_steady(1))
+    state = observer.mirror.state
+    with EtcdClient([rig.broker.etcd_url]) as etcd:
+        keys = etcd.range(f"{rig.prefix}/assign/")
+        for me in state.members.values():
+            # The keys before the assignments, and before the other member had joined.
+            old = replace(state, revision=state.items[spec.id].mod_revision, members={me.id: me})
+            _Leading(etcd, observer.mirror).converge(replace(old, assignments=[], by_shard={}), me)
+        assert etcd.range(f"{rig.prefix}/assign/")[1] == keys[1]
+    observer.close()
 
 
 def test_gazettes_command_works_at_any_member(rig: Rig) -> None:

@@ -391,6 +391,17 @@ def created_at(key: str, create_revision: int) -> pe.Compare:
     return pe.Compare(target=pe.Compare.CREATE, key=key.encode(), create_revision=create_revision)
 
 
+def none_created_after(prefix: str, revision: int) -> pe.Compare:
+    """Return the condition that no key with a prefix was created after a revision."""
+    return pe.Compare(
+        result=pe.Compare.LESS,
+        target=pe.Compare.CREATE,
+        key=prefix.encode(),
+        range_end=_end_of(prefix),
+        create_revision=revision + 1,
+    )
+
+
 def put(key: str, value: bytes, lease: int = 0) -> pe.RequestOp:
     """Return the operation that writes a key. With a lease, the key ends with it."""
     return pe.RequestOp(request_put=pe.PutRequest(key=key.encode(), value=value, lease=lease))

@@ -348,7 +348,8 @@ class ClusterHost(Closing):
                         # Call Etcd again after the pause. Shards continue to run until the lease ends.
                         log.warning("cluster.etcd_call_failed key=%s cause=%s", key, error)
                         # A transaction without an answer may have been made and is not repeated (decision
-                        # 0043). The next round reads the keys and does what is still missing.
+                        # 0043). The next round does what is still missing. If its keys do not show that
+                        # transaction yet, a condition fails.
                         pause_s = RETRY_S
             finally:
                 # Shards end before the lease does, and others take over after that.
@@ -662,7 +663,7 @@ class _Leading:
         # Never split the steps of one shard: a removal without the promotion would leave the shard without a
         # primary until the next round.
         for steps in pending:
-            conditions, changes = self._transaction(steps, member_revisions)
+            conditions, changes = self._transaction(steps, state.revision, member_revisions)
             if (
                 len(compare) + len(conditions) > MAX_OPERATIONS
                 or len(operations) + len(changes) > MAX_OPERATIONS
@@ -686,11 +687,14 @@ class _Leading:
         return True
 
     def _transaction(
-        self, steps: ItemSteps, member_revisions: dict[tuple[str, str], int]
+        self, steps: ItemSteps, revision: int, member_revisions: dict[tuple[str, str], int]
     ) -> tuple[list[pe.Compare], list[pe.RequestOp]]:
-        """Return the conditions and operations of one shard's steps."""
+        """Return the conditions and operations of one shard's steps in the keys of a revision."""
         key_of = self._mirror.assignment_key
-        conditions: list[pe.Compare] = []
+        # The mirror may be behind a transaction of this leader whose answer was lost, or of another leader.
+        # Its assignments are not known here, and a member could get a second one in another slot, which
+        # Gazette's members never promote.
+        conditions = [calls.none_created_after(self._mirror.assignments_prefix(steps.shard), revision)]
         operations: list[pe.RequestOp] = []
         if steps.item is None:
             # The shard may have been created again in the meantime. Then its assignments are valid.

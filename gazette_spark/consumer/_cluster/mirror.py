@@ -166,10 +166,14 @@ class ClusterMirror(Closing):
         """Return the key of a member."""
         return f"{self.prefix}/members/{SEPARATOR.join(member)}"
 
+    def assignments_prefix(self, shard: str) -> str:
+        """Return the prefix of the keys of a shard's assignments."""
+        return f"{self.prefix}/assign/{shard}{SEPARATOR}"
+
     def assignment_key(self, assignment: ShardAssignment, slot: int | None = None) -> str:
         """Return the key of an assignment, or of the same assignment in another slot."""
-        parts = (assignment.shard, *assignment.member, str(assignment.slot if slot is None else slot))
-        return f"{self.prefix}/assign/{SEPARATOR.join(parts)}"
+        parts = (*assignment.member, str(assignment.slot if slot is None else slot))
+        return self.assignments_prefix(assignment.shard) + SEPARATOR.join(parts)
 
     # The thread.
 
