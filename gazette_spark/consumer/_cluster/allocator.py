@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import TypeAlias
 
 from gazette_spark.protocol import consumer_pb2 as pc
@@ -452,6 +453,14 @@ def next_steps(
                 primaries[member] += slot == 0
                 slot += 1
 
+        # A member runs a shard once, in its lowest slot. A leader that missed the answer of a transaction may
+        # have added it again in another slot, because Gazette's transactions do not exclude that.
+        descending = sorted(current, key=attrgetter("slot"), reverse=True)
+        lowest = {assignment.member: assignment for assignment in descending}
+        change.remove += (assignment for assignment in current if lowest[assignment.member] is not assignment)
+        total.subtract(assignment.member for assignment in change.remove)
+        current = [assignment for assignment in current if lowest[assignment.member] is assignment]
+
         # Remove replicas from where the shard should not be, first from members with much load. Stop when one
         # more removal would leave fewer replicas that can take over than the shard should have. Replicas that
         # were just added do not count: they are IDLE and cannot take over.
@@ -470,7 +479,7 @@ def next_steps(
             change.remove.append(removed)
             total[removed.member] -= 1
             primaries[removed.member] -= removed.slot == 0
-        remaining = sorted([*remaining, *surplus], key=lambda assignment: assignment.slot)
+        remaining = sorted([*remaining, *surplus], key=attrgetter("slot"))
 
         # If no primary remains, promote a replica that can take over, of the member with the fewest primaries
         # for its limit.

@@ -58,11 +58,10 @@ class ClusterState:
 
     def of_member(self, member: MemberId) -> dict[str, ShardAssignment]:
         """Return the assignments of a member to existing shards, by shard."""
-        return {
-            assignment.shard: assignment
-            for assignment in self.assignments
-            if assignment.member == member and assignment.shard in self.items
-        }
+        mine = [assignment for assignment in self.assignments if assignment.member == member]
+        # If a shard is assigned to the member twice, the lowest slot counts, which may be the primary's.
+        mine.sort(key=lambda assignment: -assignment.slot)
+        return {assignment.shard: assignment for assignment in mine if assignment.shard in self.items}
 
 
 class ClusterMirror(Closing):

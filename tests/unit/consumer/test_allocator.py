@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.consumer._cluster.allocator import ClusterMember, ShardAssignment, is_consistent, leader
+from gazette_spark.consumer._cluster.allocator import (
+    ClusterMember,
+    ShardAssignment,
+    ShardItem,
+    effective_limits,
+    is_consistent,
+    leader,
+    next_steps,
+)
 from tests.rig.allocation import Cluster, Code
 
 THREE = {"item-1": 1, "item-2": 2, "item-3": 3}
@@ -181,6 +189,19 @@ def test_a_shard_that_is_gone_leaves_nothing_behind() -> None:
     cluster.shards["item-2"] = 0
     cluster.settle()
     assert cluster.show() == "item-1 a/1 0"
+
+
+def test_a_second_assignment_of_a_member_is_removed() -> None:
+    """A leader that missed the answer of a transaction may have added it."""
+    items, members = [ShardItem("item", 2)], [ClusterMember("a", "A", 2), ClusterMember("b", "B", 2)]
+    first, second, other = (
+        ShardAssignment("item", zone, suffix, slot, Code.STANDBY)
+        for zone, suffix, slot in (("a", "A", 1), ("a", "A", 2), ("b", "B", 3))
+    )
+    desired = {"item": frozenset({first.member, other.member})}
+    (steps,) = next_steps(items, members, [first, second, other], desired, effective_limits(items, members))
+    assert steps.remove == [second]
+    assert [moved for moved, slot in steps.move] in ([first], [other])
 
 
 @pytest.mark.parametrize(
