@@ -198,27 +198,26 @@ def validate_store(url: str, where: str = "FragmentStore") -> SplitResult:
         _ = parts.port
     except ValueError as error:
         raise ProtocolError(where, f"{url!r} is not a URL: {error}") from None
+    account, _, rest = parts.path.removeprefix("/").partition("/")
     # urlsplit drops control characters and accepts invalid escapes. Brokers use Go's parser, which refuses
     # both.
-    problem = "is not a URL" if _NO_URL.search(url) or " " in parts.netloc else _store_problem(parts)
-    if problem:
-        raise ProtocolError(where, f"{problem}: {url!r}; an example is 's3://bucket/prefix/'")
-    return parts
-
-
-def _store_problem(parts: SplitResult) -> str:
-    if parts.scheme in _BUCKET_SCHEMES and not parts.netloc:
-        return "lacks a bucket"
-    account, _, rest = parts.path.removeprefix("/").partition("/")
+    if _NO_URL.search(url) or " " in parts.netloc:
+        problem = "is not a URL"
+    elif parts.scheme in _BUCKET_SCHEMES and not parts.netloc:
+        problem = "lacks a bucket"
     # azure-ad://tenant/account/container/prefix/ has three parts where other stores have a bucket.
-    if parts.scheme == "azure-ad" and not (parts.netloc and account and rest.partition("/")[0]):
-        return "lacks a tenant, an account or a container"
-    if parts.scheme == "file" and parts.netloc:
-        return "a file store has no host"
-    if parts.scheme not in _BUCKET_SCHEMES | {"azure-ad", "file"}:
-        return "is not absolute" if not parts.scheme else f"has the unknown scheme {parts.scheme!r}"
+    elif parts.scheme == "azure-ad" and not (parts.netloc and account and rest.partition("/")[0]):
+        problem = "lacks a tenant, an account or a container"
+    elif parts.scheme == "file" and parts.netloc:
+        problem = "a file store has no host"
+    elif parts.scheme not in _BUCKET_SCHEMES | {"azure-ad", "file"}:
+        problem = "is not absolute" if not parts.scheme else f"has the unknown scheme {parts.scheme!r}"
     # The journal's name follows the prefix directly. Without the slash, "a" and "ab" would share files.
-    return "" if parts.path.endswith("/") else "has a path that does not end in '/'"
+    elif not parts.path.endswith("/"):
+        problem = "has a path that does not end in '/'"
+    else:
+        return parts
+    raise ProtocolError(where, f"{problem}: {url!r}; an example is 's3://bucket/prefix/'")
 
 
 def _seconds(duration: Duration) -> float:

@@ -7,7 +7,6 @@ Lengths count UTF-8 bytes. Unicode letters and numbers are allowed, and a few sy
 from __future__ import annotations
 
 import unicodedata
-from functools import lru_cache
 
 from gazette_spark.errors import ProtocolError
 
@@ -50,14 +49,9 @@ def _check(where: str, text: str, symbols: frozenset[str], minimum: int, maximum
         shown = text if length <= maximum else f"{text[:40]}..."
         raise ProtocolError(where, f"must have {minimum} to {maximum} bytes, got {length}: {shown!r}")
     for character in text:
-        if character not in symbols and not _is_letter_or_number(character):
+        # The categories of letters and numbers in Go's unicode.IsLetter and IsNumber.
+        if character not in symbols and unicodedata.category(character)[0] not in "LN":
             allowed = "".join(sorted(symbols))
             raise ProtocolError(
                 where, f"{character!r} in {text!r} is neither letter, number nor in {allowed!r}"
             )
-
-
-@lru_cache(maxsize=1024)
-def _is_letter_or_number(character: str) -> bool:
-    # The categories of letters and numbers in Go's unicode.IsLetter and IsNumber.
-    return unicodedata.category(character)[0] in "LN"

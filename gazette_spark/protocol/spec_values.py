@@ -101,25 +101,6 @@ def read_texts(value: object, where: str) -> tuple[str, ...]:
     return tuple(read_text(item, f"{where}[{at}]") for at, item in enumerate(as_list(value, where)))
 
 
-def _read_enum(names: Mapping[str, int], value: object, where: str) -> int:
-    """Parse the name or the number of an enum's value."""
-    text = read_text(value, where) or "0"
-    numbers = {str(number): number for number in names.values()}
-    if text not in names and text not in numbers:
-        valid = (name for name in names if name != "INVALID")  # It means that no value is set.
-        raise ProtocolError(where, f"{shown(text)} is not one of {', '.join(valid)}")
-    return names[text] if text in names else numbers[text]
-
-
-def _write_enum(names: Mapping[str, int], value: int) -> str | int:
-    # A number without a name comes from a later release of Gazette, and is kept.
-    return {number: name for name, number in names.items()}.get(value, value)
-
-
-def _read_duration(value: object, where: str) -> int:
-    return parse_duration(read_text(value, where) or "0", where).ToNanoseconds()
-
-
 def _write_duration(nanoseconds: int) -> str:
     duration = Duration()
     duration.FromNanoseconds(nanoseconds)
@@ -140,7 +121,21 @@ class Field:
 
 def enum_field(items: Iterable[tuple[str, int]]) -> Field:
     """Return the field of an enum with these names and numbers."""
-    return Field(partial(_read_enum, dict(items)), partial(_write_enum, dict(items)))
+    numbers = dict(items)
+    names: dict[int, str | int] = {number: name for name, number in numbers.items()}
+
+    def read(value: object, where: str) -> int:
+        text = read_text(value, where) or "0"
+        if text in numbers:
+            return numbers[text]
+        for number in names:
+            if text == str(number):
+                return number
+        valid = (name for name in numbers if name != "INVALID")  # It means that no value is set.
+        raise ProtocolError(where, f"{shown(text)} is not one of {', '.join(valid)}")
+
+    # A number without a name comes from a later release of Gazette, and is kept.
+    return Field(read, lambda number: names.get(number, number))
 
 
 TEXT = Field(read_text, str)
@@ -148,7 +143,10 @@ INT32 = Field(partial(read_int, bits=32), int)
 UINT32 = Field(partial(read_int, bits=32, signed=False), int)
 INT64 = Field(read_int, int)
 BOOL = Field(read_bool, bool)
-DURATION = Field(_read_duration, _write_duration)
+DURATION = Field(
+    lambda value, where: parse_duration(read_text(value, where) or "0", where).ToNanoseconds(),
+    _write_duration,
+)
 """A duration; its value is in nanoseconds."""
 
 

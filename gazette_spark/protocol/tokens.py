@@ -163,7 +163,23 @@ class KeySet:
             TokenError: the token is malformed, signed by an unknown key, expired, or not valid yet.
         """
         # The error texts are those of Go's JWT library, which users of Gazette search for.
-        payload = self._payload(token)
+        # Decoding costs time and memory in proportion to the length, and the sender is not authenticated yet.
+        if len(token) > MAX_TOKEN_CHARS:
+            raise TokenError(f"token is malformed: it has {len(token)} characters")
+        from gazette_spark.protocol import signatures
+
+        # Try every key, because during a rotation the signer may use a different one. Only a wrong signature
+        # leads to the next key; a malformed token is malformed with all of them.
+        contents = (signatures.verified(token, key) for key in self.keys)
+        content = next((content for content in contents if content is not None), None)
+        if content is None:
+            raise TokenError("token signature is invalid: no configured key verifies it")
+        try:
+            payload = parse_json(content)
+        except JsonError:
+            raise TokenError("token is malformed") from None
+        if not isinstance(payload, dict):
+            raise TokenError("token is malformed: its claims are not a JSON object")
         expires_at = _time(payload, "exp")
         if expires_at is None:
             raise TokenError("token has invalid claims: exp claim is required")
@@ -182,27 +198,6 @@ class KeySet:
         ):
             raise TokenError("token is malformed: cap is not an unsigned 32-bit integer")
         return Claims(capability, _selector_of(payload.get("sel")), expires_at)
-
-    def _payload(self, token: str) -> Mapping[str, Any]:
-        # Decoding costs time and memory in proportion to the length, and the sender is not authenticated yet.
-        if len(token) > MAX_TOKEN_CHARS:
-            raise TokenError(f"token is malformed: it has {len(token)} characters")
-        from gazette_spark.protocol import signatures
-
-        # Try every key, because during a rotation the signer may use a different one. Only a wrong signature
-        # leads to the next key; a malformed token is malformed with all of them.
-        for key in self.keys:
-            content = signatures.verified(token, key)
-            if content is None:
-                continue
-            try:
-                payload = parse_json(content)
-            except JsonError:
-                raise TokenError("token is malformed") from None
-            if not isinstance(payload, dict):
-                raise TokenError("token is malformed: its claims are not a JSON object")
-            return payload
-        raise TokenError("token signature is invalid: no configured key verifies it")
 
 
 def _selector_of(value: object) -> pb.LabelSelector:
