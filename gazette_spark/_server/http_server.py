@@ -265,7 +265,23 @@ def serve(
     """
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
     framing = RequestFraming(MAX_HEAD_BYTES)
-    while _serve_one(connection, http, framing, handle, set_waiting):
+    while True:
+        try:
+            request = _next_event(connection, http, framing, monotonic() + IDLE_TIMEOUT_S)
+            if not isinstance(request, h11.Request):
+                break  # The client left, or sent nothing.
+            set_waiting(is_waiting=False)
+            exchange = Exchange(connection, http, framing, request)
+            exchange.check()
+            handle(exchange)
+        except RequestError as error:
+            # The answer has begun, so an error cannot be sent. The end of the connection shows the client
+            # that the body is incomplete.
+            if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+                break
+            _refuse(connection, http, error, has_body=framing.method != b"HEAD")
+        if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
+            break
         set_waiting(is_waiting=True)
         http.start_next_cycle()
     if framing.is_refused or http.their_state in (h11.SEND_BODY, h11.ERROR):
@@ -277,32 +293,6 @@ def serve(
                 connection.settimeout(left_s)
                 if not connection.recv(_RECEIVE_BYTES):
                     return
-
-
-def _serve_one(
-    connection: socket.socket,
-    http: h11.Connection,
-    framing: RequestFraming,
-    handle: Handler,
-    set_waiting: Callable[..., None],
-) -> bool:
-    """Serve a request, and return whether another may follow."""
-    exchange: Exchange | None = None
-    try:
-        request = _next_event(connection, http, framing, monotonic() + IDLE_TIMEOUT_S)
-        if not isinstance(request, h11.Request):
-            return False  # The client left, or sent nothing.
-        set_waiting(is_waiting=False)
-        exchange = Exchange(connection, http, framing, request)
-        exchange.check()
-        handle(exchange)
-    except RequestError as error:
-        # The answer has begun, so an error cannot be sent. The end of the connection shows the client that
-        # the body is incomplete.
-        if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            return False
-        _refuse(connection, http, error, has_body=framing.method != b"HEAD")
-    return http.our_state is h11.DONE and http.their_state is h11.DONE
 
 
 def _refuse(connection: socket.socket, http: h11.Connection, error: RequestError, *, has_body: bool) -> None:
