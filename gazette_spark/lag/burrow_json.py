@@ -242,7 +242,20 @@ def _window(value: object, path: str) -> PartitionWindow:
             raise InputError(
                 f"{path}.broker_offsets[{at}]: expected an integer from 0 to {MAX_INT64}, got {_shown(head)}"
             )
-    slots = [_slot(slot, f"{path}.offsets[{at}]") for at, slot in enumerate(fields.array("offsets"))]
+    slots: list[OffsetCommit | None] = []
+    for at, slot in enumerate(fields.array("offsets")):
+        if slot is None:
+            slots.append(None)
+            continue
+        commit = Fields(slot, f"{path}.offsets[{at}]", ("offset", "timestamp", "observedAt", "lag"))
+        slots.append(
+            OffsetCommit(
+                commit.integer("offset"),
+                commit.integer("timestamp"),
+                commit.integer("observedAt", 0),
+                commit.nullable_integer("lag"),
+            )
+        )
     return PartitionWindow(
         fields.text("topic"),
         fields.integer("partition", most=2**31 - 1),
@@ -251,18 +264,6 @@ def _window(value: object, path: str) -> PartitionWindow:
         slots,
         fields.text("owner", ""),
         fields.text("client_id", ""),
-    )
-
-
-def _slot(value: object, path: str) -> OffsetCommit | None:
-    if value is None:
-        return None
-    fields = Fields(value, path, ("offset", "timestamp", "observedAt", "lag"))
-    return OffsetCommit(
-        fields.integer("offset"),
-        fields.integer("timestamp"),
-        fields.integer("observedAt", 0),
-        fields.nullable_integer("lag"),
     )
 
 

@@ -136,25 +136,6 @@ def evaluate_columns(
     # numpy overflows without an error, so a time that is too large would silently give a wrong verdict.
     if not windows.fits or abs(now_ms) >= MAX_TIME_MS:
         raise ValueError("times too large for 64 bits")
-    judged = _judge(windows, now_ms // 1000 * 1000, thresholds)
-    partitions = PartitionStatuses(windows, judged)
-    if not len(windows):
-        return GroupStatus(cluster, group, Status.OK, 0.0, partitions, None, 0)
-    worst = Status(int(judged.status.max()))
-    complete = int((judged.complete == 1.0).sum())
-    return GroupStatus(
-        cluster,
-        group,
-        min(worst, Status.ERR),
-        float32(float32(complete) / float32(len(windows))),
-        partitions,
-        partitions[int(judged.current_lag.argmax())],
-        # A Python integer, because the sum of many lags may exceed 64 bits.
-        sum(judged.current_lag.tolist()),
-    )
-
-
-def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judged:
     counts = windows.counts
     first = np.cumsum(counts) - counts
     used = counts > 0
@@ -180,17 +161,28 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
     stalled = np.all((offsets == last[:, None]) | ~valid, axis=1)
     # No lag is below the highest so far. Unknown lags are -1, so they do not raise the highest.
     never_fell = np.all((lags == NO_LAG) | (lags >= np.maximum.accumulate(lags, axis=1)), axis=1)
+    # Rewound: no later offset has reached the one before the first step back.
+    rewound = np.zeros(len(windows), np.bool_)
+    if windows.slots > 1:
+        back = (offsets[:, 1:] < offsets[:, :-1]) & valid[:, :-1]
+        # argmax is the first True: only the first step back is judged.
+        at = back.argmax(axis=1)
+        # The highest offset from each place on, accumulated from the right. The step is recovered if it is at
+        # or above the offset before the step.
+        highest_from = np.maximum.accumulate(offsets[:, ::-1], axis=1)[:, ::-1]
+        every_row = np.arange(len(windows))
+        rewound = back.any(axis=1) & (highest_from[every_row, at + 1] < offsets[every_row, at])
     # Silent: the newest commit is older than the time span of the ring's commits.
     silent = np.zeros(len(windows), np.bool_)
     times = windows.cells[:, 2]
     oldest, newest = times[first[used]], times[(first + counts - 1)[used]]
-    silent[used] = now_ms - newest > newest - oldest
+    silent[used] = now_ms // 1000 * 1000 - newest > newest - oldest  # Burrow's clock has whole seconds.
     # The first condition that is true decides, in the order of rules.judge.
     status = np.select(
         [
             ~judged_at_all | (current_lag <= thresholds.allowed_lag),
             silent & ~level_before,
-            _rewound(offsets, valid),
+            rewound,
             np.any((lags != NO_LAG) & (lags <= thresholds.allowed_lag), axis=1),
             stalled,
             never_fell,
@@ -198,22 +190,19 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
         [Status.OK, Status.STOP, Status.REWIND, Status.OK, Status.STALL, Status.WARN],
         Status.OK,
     )
-    return _Judged(status.astype(np.int8), complete, current_lag, first)
-
-
-def _rewound(offsets: Integers, valid: Bools) -> Bools:
-    """Return whether no later offset has reached the one before the first step back."""
-    if offsets.shape[1] == 1:
-        return np.zeros(len(offsets), np.bool_)
-    back = (offsets[:, 1:] < offsets[:, :-1]) & valid[:, :-1]
-    # argmax is the first True: only the first step back is judged.
-    at = back.argmax(axis=1)
-    # The highest offset from each place on, accumulated from the right. The step is recovered if it is at or
-    # above the offset before the step.
-    highest_from = np.maximum.accumulate(offsets[:, ::-1], axis=1)[:, ::-1]
-    rows = np.arange(len(offsets))
-    lost: Bools = back.any(axis=1) & (highest_from[rows, at + 1] < offsets[rows, at])
-    return lost
+    partitions = PartitionStatuses(windows, _Judged(status.astype(np.int8), complete, current_lag, first))
+    if not len(windows):
+        return GroupStatus(cluster, group, Status.OK, 0.0, partitions, None, 0)
+    return GroupStatus(
+        cluster,
+        group,
+        min(Status(int(status.max())), Status.ERR),
+        float32(float32(int((complete == 1.0).sum())) / float32(len(windows))),
+        partitions,
+        partitions[int(current_lag.argmax())],
+        # A Python integer, because the sum of many lags may exceed 64 bits.
+        sum(current_lag.tolist()),
+    )
 
 
 def _commit(cells: Integers) -> OffsetCommit:

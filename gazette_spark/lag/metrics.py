@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from gazette_spark.lag.estimates import Age
-from gazette_spark.lag.group_lag import GroupLag, JournalLag, OpenSince, OpenTransactionSummary
+from gazette_spark.lag.group_lag import OpenSince, OpenTransactionSummary
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Status
 
@@ -66,8 +66,8 @@ class Metric:
         key: Key in JSON; "" if it is not in JSON.
         column: Heading on the page and, in upper case, in ``lag show``; "" if it is not shown.
         value: Returns the value; None if it is unknown. Its argument depends on the level: the monitor, the
-            state of a feed, a write head, a :class:`GroupLag`, a :class:`JournalLag` (also for a partition),
-            an :class:`OpenTransactionSummary`, or a number of bytes.
+            state of a feed, a write head, the lag of a group, the lag of a journal (also for a partition), an
+            :class:`OpenTransactionSummary`, or a number of bytes.
         help: One sentence for users.
         is_counter: Whether it never decreases.
         only_behind: Whether a column shows it only while bytes are unread.
@@ -143,22 +143,6 @@ class Metric:
                 return f"{value:,}"
 
 
-def _burrow_status(journal: JournalLag) -> int | None:
-    # As in Burrow, a partition's verdict and offset are shown once its window is full.
-    return journal.status.status if journal.status.complete == 1.0 and journal.status.end else None
-
-
-def _burrow_offset(journal: JournalLag) -> int | None:
-    end = journal.status.end
-    return end.offset if journal.status.complete == 1.0 and end else None
-
-
-def _unknown_journals(lag: GroupLag) -> int | None:
-    totals = lag.totals
-    # Without a feed of states, nothing is known about any journal, so the number is omitted.
-    return len(totals.open_unknown) if totals.open_counts or totals.open_unknown else None
-
-
 # fmt: off
 METRICS: tuple[Metric, ...] = (
     Metric(Level.CLUSTER, Kind.COUNT, "gazette_lag_heads_up", "", "",
@@ -199,7 +183,10 @@ METRICS: tuple[Metric, ...] = (
     Metric(Level.JUDGED, Kind.DURATION, "gazette_lag_last_commit_age_seconds", "last_commit_age_ms",
            "last commit", lambda lag: lag.last_commit_age_ms, "Time since a group's last commit."),
     Metric(Level.GROUP, Kind.COUNT, "gazette_lag_open_transactions_unknown_journals", "", "",
-           _unknown_journals, "Journals whose open transactions could not be read at the last poll."),
+           # Without a feed of states, nothing is known about any journal, so the number is omitted.
+           lambda lag: len(lag.totals.open_unknown) if lag.totals.open_counts or lag.totals.open_unknown
+           else None,
+           "Journals whose open transactions could not be read at the last poll."),
     Metric(Level.GROUP, Kind.BYTES, "gazette_lag_trimmed_bytes_total", "", "",
            lambda lag: lag.totals.trimmed_bytes or None,
            "Bytes of batches whose rows were already in the table and were dropped, according to its ledger.",
@@ -215,9 +202,14 @@ METRICS: tuple[Metric, ...] = (
     Metric(Level.PARTITION, Kind.BYTES, "burrow_kafka_consumer_partition_lag", "", "",
            lambda journal: journal.lag_bytes, "Lag of a group in one journal, in bytes."),
     Metric(Level.PARTITION, Kind.BYTES, "burrow_kafka_consumer_current_offset", "", "",
-           _burrow_offset, "Newest offset that a group committed."),
+           # As in Burrow, a partition's offset and verdict are shown once its window is full.
+           lambda journal: journal.status.end.offset
+           if journal.status.complete == 1.0 and journal.status.end else None,
+           "Newest offset that a group committed."),
     Metric(Level.PARTITION, Kind.COUNT, "burrow_kafka_topic_partition_status", "", "",
-           _burrow_status, "Verdict on a journal: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND."),
+           lambda journal: journal.status.status
+           if journal.status.complete == 1.0 and journal.status.end else None,
+           "Verdict on a journal: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND."),
     Metric(Level.JOURNAL, Kind.BYTES, "gazette_lag_bytes", "lag_bytes", "lag",
            lambda journal: journal.lag_bytes, "Bytes between the last committed offset and the write head."),
     Metric(Level.JOURNAL, Kind.COUNT, "gazette_lag_records", "lag_records", "records",

@@ -37,12 +37,11 @@ from gazette_spark.lag.group_lag import (
     JournalLag,
     JournalStore,
     OpenSince,
-    OpenTransactionSummary,
     Unread,
 )
 from gazette_spark.lag.history import Evaluator, History
 from gazette_spark.lag.incidents import IncidentLog, PastIncident
-from gazette_spark.lag.rules import PartitionStatus, Status, is_silent
+from gazette_spark.lag.rules import Status, is_silent
 from gazette_spark.offsets import Fingerprint
 from gazette_spark.query_progress import JournalTransactions
 
@@ -385,7 +384,14 @@ class Monitor:
                     f"group {group!r} is both that of {state.source} and of {source}; "
                     "give one of them another name, as in NAME=LOCATION"
                 )
-            self._take_timelines(state)
+            # Insert the heads that the group's commits recorded before the heads that this monitor has seen.
+            for journal, past in state.timelines.items():
+                seen = self._timelines.get(journal, HeadTimeline())
+                # Another group's commits may already have provided earlier heads.
+                if seen.begin_ms is None or (past.end_ms is not None and past.end_ms < seen.begin_ms):
+                    past.extend(seen)
+                    self._timelines[journal] = past
+            state.timelines = {}
             # Steps of the first call were made before this monitor was watching. The current head is not the
             # head at that time, so they get no lag from it.
             watched = state.order >= 0
@@ -418,16 +424,6 @@ class Monitor:
                 ):
                     for gap in gaps:
                         total[gap.journal] = total.get(gap.journal, 0) + gap.end - gap.begin
-
-    def _take_timelines(self, state: _GroupState) -> None:
-        """Insert the heads that a group's commits recorded before the heads that this monitor has seen."""
-        for journal, past in state.timelines.items():
-            seen = self._timelines.get(journal, HeadTimeline())
-            # Another group's commits may already have provided earlier heads.
-            if seen.begin_ms is None or (past.end_ms is not None and past.end_ms < seen.begin_ms):
-                past.extend(seen)
-                self._timelines[journal] = past
-        state.timelines = {}
 
     def observe_progress(
         self,
@@ -588,15 +584,49 @@ class Monitor:
             accepted_gap_bytes=dict(state.totals.accepted_gap_bytes),
         )
         opened = totals.open_transactions(now_ms)
+        journals: list[JournalLag] = []
+        for status in verdict.partitions:
+            # Burrow numbers partitions without gaps. Partitions that the group has never read have no client,
+            # and are omitted.
+            if not status.client_id:
+                continue
+            journal = self.topics.journal(status.topic, status.partition)
+            head = self._heads.get(journal)
+            if status.end is None or status.start is None or head is None:
+                journals.append(JournalLag(journal, status, head, opened=opened.get(journal)))
+                continue
+            # The speed of the window only applies while the query still runs.
+            speed = read_bytes_per_s((status.start, status.end))
+            # No forecast from values that are old, or from a position that went back.
+            if failure is not None or status.status == Status.REWIND:
+                speed = None
+            elif is_silent((status.start, status.end), now_ms):
+                speed = 0.0
+            offset = status.end.offset
+            timeline = self._timelines.get(journal, HeadTimeline())
+            store = self._stores.get(journal, JournalStore())
+            growth = None if failure is not None else timeline.bytes_per_s(status.start.timestamp_ms)
+            loss_ms = None
+            if store.retention_ms is not None:
+                loss_ms = loss_in_ms(offset, store.fragments, store.retention_ms, speed, now_ms)
+            journals.append(
+                JournalLag(
+                    journal,
+                    status,
+                    head,
+                    lag_age(offset, head, timeline, store.fragments, now_ms),
+                    speed,
+                    growth,
+                    catch_up_ms(status.current_lag, speed, growth),
+                    loss_ms,
+                    # A count is only valid for exactly this range, not for a shorter one of a moment ago.
+                    0 if offset >= head else self._records.get(Unread(journal, offset, head)),
+                    opened.get(journal),
+                )
+            )
         return GroupLag(
             verdict,
-            [
-                self._journal_lag(status, now_ms, opened, stale=failure is not None)
-                for status in verdict.partitions
-                # Burrow numbers partitions without gaps. Partitions that the group has never read have no
-                # client, and are omitted.
-                if status.client_id
-            ],
+            journals,
             totals,
             now_ms,
             state.last_commit_ms,
@@ -611,46 +641,6 @@ class Monitor:
                 # same name. A revision of 0 is unknown and proves nothing.
                 and self._created[journal] != fingerprint.create_revision
             ],
-        )
-
-    def _journal_lag(
-        self,
-        status: PartitionStatus,
-        now_ms: int,
-        opened: Mapping[str, OpenTransactionSummary],
-        *,
-        stale: bool,
-    ) -> JournalLag:
-        journal = self.topics.journal(status.topic, status.partition)
-        head = self._heads.get(journal)
-        if status.end is None or status.start is None or head is None:
-            return JournalLag(journal, status, head, opened=opened.get(journal))
-        # The speed of the window only applies while the query still runs.
-        speed = read_bytes_per_s((status.start, status.end))
-        # No forecast from values that are old, or from a position that went back.
-        if stale or status.status == Status.REWIND:
-            speed = None
-        elif is_silent((status.start, status.end), now_ms):
-            speed = 0.0
-        offset = status.end.offset
-        timeline = self._timelines.get(journal, HeadTimeline())
-        store = self._stores.get(journal, JournalStore())
-        growth = None if stale else timeline.bytes_per_s(status.start.timestamp_ms)
-        loss_ms = None
-        if store.retention_ms is not None:
-            loss_ms = loss_in_ms(offset, store.fragments, store.retention_ms, speed, now_ms)
-        return JournalLag(
-            journal,
-            status,
-            head,
-            lag_age(offset, head, timeline, store.fragments, now_ms),
-            speed,
-            growth,
-            catch_up_ms(status.current_lag, speed, growth),
-            loss_ms,
-            # A count is only valid for exactly this range, not for a shorter one of a moment ago.
-            0 if offset >= head else self._records.get(Unread(journal, offset, head)),
-            opened.get(journal),
         )
 
     def _follow(self, name: str, lag: GroupLag, now_ms: int) -> None:

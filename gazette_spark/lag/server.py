@@ -82,9 +82,24 @@ class LagService:
         self._feeds = feeds
         self._interval_s = interval_s
         self._notifier = notifier
+        host, _, port = listen.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise OptionError("listen", repr(listen), "host:port such as 127.0.0.1:8000")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # Bound here instead of by uvicorn, so that a port in use raises an error here, and port 0 is already
-        # replaced by its number.
-        self._socket = _bound(listen)
+        # replaced by its number. The protocol is named because otherwise asyncio does not recognise TCP and
+        # leaves Nagle's algorithm on, which costs 40 ms per answer.
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((host.strip("[]"), int(port)))
+            # From here on, clients that connect wait for an answer instead of being refused.
+            self._socket.listen()
+        except OSError as error:
+            self._socket.close()
+            raise OptionError(
+                "listen", repr(listen), f"an address that is free here ({error.strerror})"
+            ) from error
         host, port = self._socket.getsockname()[:2]
         self.address = f"http://{host}:{port}" if ":" not in host else f"http://[{host}]:{port}"
         config = uvicorn.Config(
@@ -276,24 +291,3 @@ async def _send(send: Send, answer: HttpAnswer) -> None:
     ]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
-
-
-def _bound(listen: str) -> socket.socket:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise OptionError("listen", repr(listen), "host:port such as 127.0.0.1:8000")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because otherwise asyncio does not recognise TCP and leaves Nagle's algorithm on,
-    # which costs 40 ms per answer.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host.strip("[]"), int(port)))
-        # From here on, clients that connect wait for an answer instead of being refused.
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise OptionError(
-            "listen", repr(listen), f"an address that is free here ({error.strerror})"
-        ) from error
-    return listener

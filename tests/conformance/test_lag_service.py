@@ -19,7 +19,6 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import LongType, StructType
 
 from gazette_spark import Client, JournalOffsets, LedgerEntry
-from gazette_spark.lag.server import _bound
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.protocol.labels import label_set
 from gazette_spark.source import GazetteDataSource
@@ -289,12 +288,6 @@ def test_a_server_on_localhost_answers_to_no_other_name(embedded_orders: Orders)
         )
         assert clash.returncode == 1
         assert "option 'listen'" in clash.stderr
-
-
-def test_the_socket_is_known_to_be_tcp() -> None:
-    """If asyncio does not recognize the socket as TCP, Nagle's algorithm delays every answer by 40 ms."""
-    with _bound("127.0.0.1:0") as bound:
-        assert bound.proto == socket.IPPROTO_TCP
 
 
 def test_the_page_shows_each_journal(embedded_orders: Orders, tmp_path: Path) -> None:

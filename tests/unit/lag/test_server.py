@@ -138,6 +138,15 @@ def test_a_page_of_another_site_changes_nothing() -> None:
         assert httpx.get(address).json()["level"] == "error"
 
 
+def test_the_socket_is_known_to_be_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If asyncio does not recognize the socket as TCP, Nagle's algorithm delays every answer by 40 ms."""
+    passed: list[socket.socket] = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda _server, sockets: passed.extend(sockets))
+    with served():
+        wait_until("uvicorn has the socket", lambda: bool(passed))
+    assert [listener.proto for listener in passed] == [socket.IPPROTO_TCP]
+
+
 def test_the_groups_of_another_cluster_are_passed_on() -> None:
     with served() as other:
         others = {"west": other.address, "gone": "http://127.0.0.1:9"}
