@@ -354,7 +354,11 @@ class ProtobufField:
         """See :meth:`Locator.set`."""
         # The field is put first if it is missing, because the order of fields does not matter and a reader in
         # columns searches there.
-        field = _varint_bytes(self.number << 3 | _BYTES) + b"\x10" + stamp.bytes
+        tag, octets = self.number << 3 | _BYTES, bytearray()
+        while tag > 0x7F:
+            octets.append(tag & 0x7F | 0x80)
+            tag >>= 7
+        field = bytes([*octets, tag, 16]) + stamp.bytes
         begin, end = self._find(record) or (0, 0)
         return record[:begin] + field + record[end:]
 
@@ -423,11 +427,3 @@ def _varint(record: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise IndexError("a number of more than ten bytes")
-
-
-def _varint_bytes(value: int) -> bytes:
-    octets = bytearray()
-    while value > 0x7F:
-        octets.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*octets, value])
