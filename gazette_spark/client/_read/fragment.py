@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 from gazette_spark.client._read.chunks import Chunk, ChunkReader
@@ -275,42 +274,46 @@ def _verified(
     position = fragment.begin if start is None else start
     stop = min(end_offset or fragment.end, fragment.end)
     whole = position == fragment.begin and stop == fragment.end
+    # SHA-1 releases the interpreter's lock, so a second core can compute it while this thread decodes.
+    # Without decompression, passing pieces to another thread would cost more than it saves.
+    aside = whole and fragment.codec != pb.NONE and fragment.length >= HASH_ASIDE_BYTES
+    digest = _DigestAside() if aside else hashlib.sha1(usedforsecurity=False)
     try:
-        # Without decompression, passing pieces to another thread would cost more than it saves.
-        aside = whole and fragment.codec != pb.NONE and fragment.length >= HASH_ASIDE_BYTES
-        # SHA-1 releases the interpreter's lock, so a second core can compute it while this thread decodes.
-        with _summing(aside=aside) as digest:
-            for piece in pieces:
-                behind = position + len(piece)
-                # Check before yielding the piece: bytes past the end of the name's range would be taken for
-                # the next fragment's, and appear twice.
-                if behind > fragment.end:
-                    problem = f"it continues past its end by at least {behind - fragment.end} bytes"
-                    raise _corrupt(fragment, source, problem, FragmentTooLongError)
-                # This includes pieces before the offset, which the caller does not get.
-                if whole:
-                    digest.update(piece)
-                # The last piece is checked before it is returned, so a caller that gets it has the fragment
-                # as it was written.
-                if behind == fragment.end and stop == fragment.end:
-                    # Reading further takes the decoder to the end of the file, where its codec's checksum is.
-                    # This also shows whether the file has more bytes than its name says.
-                    if next(pieces, b""):
-                        raise _corrupt(fragment, source, "it continues past its end", FragmentTooLongError)
-                    actual = digest.digest() if whole else fragment.sum
-                    if actual != fragment.sum:
-                        problem = f"its SHA-1 is {actual.hex()}, not {fragment.sum.hex()}"
-                        raise _corrupt(fragment, source, problem)
-                # Pieces before the offset were only needed for the sum and to reach the offset.
-                if behind > offset:
-                    chunk = _clip(Chunk(position, piece, fragment.mod_time), offset, stop)
-                    if chunk.content:
-                        yield chunk
-                position = behind
-                if position >= stop:
-                    return
+        for piece in pieces:
+            behind = position + len(piece)
+            # Check before yielding the piece: bytes past the end of the name's range would be taken for the
+            # next fragment's, and appear twice.
+            if behind > fragment.end:
+                problem = f"it continues past its end by at least {behind - fragment.end} bytes"
+                raise _corrupt(fragment, source, problem, FragmentTooLongError)
+            # This includes pieces before the offset, which the caller does not get.
+            if whole:
+                digest.update(piece)
+            # The last piece is checked before it is returned, so a caller that gets it has the fragment as it
+            # was written.
+            if behind == fragment.end and stop == fragment.end:
+                # Reading further takes the decoder to the end of the file, where its codec's checksum is.
+                # This also shows whether the file has more bytes than its name says.
+                if next(pieces, b""):
+                    raise _corrupt(fragment, source, "it continues past its end", FragmentTooLongError)
+                actual = digest.digest() if whole else fragment.sum
+                if actual != fragment.sum:
+                    problem = f"its SHA-1 is {actual.hex()}, not {fragment.sum.hex()}"
+                    raise _corrupt(fragment, source, problem)
+            # Pieces before the offset were only needed for the sum and to reach the offset.
+            chunk = Chunk(position, piece, fragment.mod_time)
+            if behind > offset and (clipped := _clip(chunk, offset, stop)).content:
+                yield clipped
+            position = behind
+            if position >= stop:
+                return
     except CodecError as error:
         raise _corrupt(fragment, source, str(error)) from error
+    finally:
+        # End the thread even if the reader is closed in the middle of a fragment. Otherwise each such reader
+        # would leave one behind.
+        if isinstance(digest, _DigestAside):
+            digest.end()
     # The stream has ended between two frames, which no codec reports.
     if position < fragment.end:
         problem = f"it ends at offset {position}, {fragment.end - position} bytes short"
@@ -325,12 +328,6 @@ def _clip(chunk: Chunk, offset: int, stop: int) -> Chunk:
     if low == 0 and high == len(chunk.content):
         return chunk
     return Chunk(chunk.offset + low, chunk.content[low:high], chunk.mod_time)
-
-
-class _Digest(Protocol):
-    def update(self, piece: bytes, /) -> None: ...
-
-    def digest(self) -> bytes: ...
 
 
 class _DigestAside:
@@ -362,21 +359,6 @@ class _DigestAside:
         if self._thread.is_alive() and not sys.is_finalizing():
             self._pieces.put(b"")
             self._thread.join()
-
-
-@contextmanager
-def _summing(*, aside: bool) -> Iterator[_Digest]:
-    """Yield a SHA-1 that is computed here, or aside in a separate thread."""
-    if not aside:
-        yield hashlib.sha1(usedforsecurity=False)
-        return
-    digest = _DigestAside()
-    try:
-        yield digest
-    finally:
-        # End the thread even if the reader is closed in the middle of a fragment. Otherwise each such reader
-        # would leave one behind.
-        digest.end()
 
 
 def _corrupt(
