@@ -136,8 +136,21 @@ class LiveJournal:
         self._stored = CoverSet()
         self._version = 0
         self._view = IndexView()
-        self._serial = 0
-        self._sealed, self._spool = self._recover()
+        # Take over the spools that an earlier broker left. The numbers of their files are in the order in
+        # which they were begun.
+        stems = sorted({path.with_suffix("") for path in directory.glob("*.log")})
+        recovered = [Spool.recover(stem, fsync=settings.fsync) for stem in stems]
+        self._serial = int(stems[-1].name) if stems else 0
+        spools = [spool for spool in recovered if spool is not None]
+        codec = spec.fragment.compression_codec
+        self._spool = spools.pop() if spools else self._make_spool(SpoolHeader(self.name, 0, codec, ()))
+        # An older spool is closed and waits for its upload. An empty one only has the header of the next
+        # spool.
+        for spool in spools:
+            if not spool.length:
+                spool.delete()
+            spool.release()
+        self._sealed = [spool for spool in spools if spool.length]
         self.use_spec(spec)
 
     def __repr__(self) -> str:
@@ -463,26 +476,6 @@ class LiveJournal:
         for spool in [spool for spool in self._sealed if self._stored.is_covered(spool.begin, spool.end)]:
             self._sealed.remove(spool)
             spool.delete()
-
-    # -- Start.
-
-    def _recover(self) -> tuple[list[Spool], Spool]:
-        # The numbers of the files are in the order in which the spools were begun.
-        stems = sorted({path.with_suffix("") for path in self.directory.glob("*.log")})
-        recovered = [Spool.recover(stem, fsync=self._settings.fsync) for stem in stems]
-        spools = [spool for spool in recovered if spool is not None]
-        self._serial = int(stems[-1].name) if stems else 0
-        if not spools:
-            codec = self.spec.fragment.compression_codec
-            return [], self._make_spool(SpoolHeader(self.name, 0, codec, ()))
-        *older, current = spools
-        # An older spool is closed and waits for its upload. An empty one only has the header of the next
-        # spool.
-        for spool in older:
-            if not spool.length:
-                spool.delete()
-            spool.release()
-        return [spool for spool in older if spool.length], current
 
     def _make_spool(self, header: SpoolHeader) -> Spool:
         self._serial += 1

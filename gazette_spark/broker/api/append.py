@@ -276,7 +276,7 @@ class _AppendTurn:
         """Stage the stream's content; raise unless the client means to commit it."""
         # Content is written to its final place as it arrives, behind the committed bytes, so an append of any
         # size takes little memory. Readers do not see it, and a roll-back only moves the end back.
-        state = StreamState.CONTENT
+        journal, state = self._journal, StreamState.CONTENT
         rate = MinRate.start(self._context.min_append_rate, time.monotonic())
         while state is not StreamState.COMMIT:
             # Do not wait longer than a tick, so that a client that sends nothing is noticed.
@@ -303,27 +303,24 @@ class _AppendTurn:
             state, problem = append_fsm.TRANSITIONS[state, event]
             if problem:
                 raise _aborted(problem)
-            if event is StreamEvent.CHUNK:
-                if not append_fsm.may_carry_content(self._journal.spec, self._request):
-                    raise NotAllowedError(self._journal.name)
-                self._hold_back(len(content))
-                txn.write(content)
-                # The time of the disk, the replicas and the maximum rate does not reduce the client's credit.
-                rate = rate.resumed(time.monotonic())
-
-    def _hold_back(self, size: int) -> None:
-        """Wait until the journal's maximum rate has room for a chunk."""
-        journal, now = self._journal, time.monotonic()
-        rate = effective_max_rate(journal.spec.max_append_rate, self._context.max_append_rate)
-        # The credit belongs to the journal, not to the append. Otherwise many small appends could exceed the
-        # rate.
-        journal.max_rate, seconds = journal.max_rate.at_time(now, rate).take(size)
-        self._delayed += bool(seconds)
-        while (remaining_s := now + seconds - time.monotonic()) > 0:
-            # A chunk may be delayed for long, and its client may be gone by then.
-            if journal.closed or not self._call.is_awaited():
-                raise _aborted(append_fsm.UNEXPECTED_EOF)
-            time.sleep(min(remaining_s, TICK_S))
+            if event is not StreamEvent.CHUNK:
+                continue
+            if not append_fsm.may_carry_content(journal.spec, self._request):
+                raise NotAllowedError(journal.name)
+            # Wait until the journal's maximum rate has room for the chunk. The credit belongs to the journal,
+            # not to the append. Otherwise many small appends could exceed the rate.
+            now = time.monotonic()
+            max_rate = effective_max_rate(journal.spec.max_append_rate, self._context.max_append_rate)
+            journal.max_rate, delay_s = journal.max_rate.at_time(now, max_rate).take(len(content))
+            self._delayed += bool(delay_s)
+            while (remaining_s := now + delay_s - time.monotonic()) > 0:
+                # A chunk may be delayed for long, and its client may be gone by then.
+                if journal.closed or not self._call.is_awaited():
+                    raise _aborted(append_fsm.UNEXPECTED_EOF)
+                time.sleep(min(remaining_s, TICK_S))
+            txn.write(content)
+            # The time of the disk, the replicas and the maximum rate does not reduce the client's credit.
+            rate = rate.resumed(time.monotonic())
 
     def _commit(self, txn: AppendTxn) -> CommittedAppend:
         # Set the flag before checking the client. Otherwise the replicas of a client that leaves in between

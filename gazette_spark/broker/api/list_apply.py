@@ -137,16 +137,11 @@ def _check_stores(
             for other_directory, other in journal_of_directory.items():
                 # If the directories are nested like the names, the stores do not conflict, because listings
                 # leave out other journals.
-                is_nested = _is_nested_alike((name, directory), (other, other_directory))
+                if len(directory) < len(other_directory):
+                    is_nested = other == name + other_directory.removeprefix(directory)
+                else:
+                    is_nested = name != other and name == other + directory.removeprefix(other_directory)
                 path, other_path = f"{directory}/", f"{other_directory}/"
                 if (path.startswith(other_path) or other_path.startswith(path)) and not is_nested:
                     text = f"not authorized to store {name} in {url}: fragments of another journal are there"
                     raise UnauthenticatedError(text)
-
-
-def _is_nested_alike(one: tuple[str, str], other: tuple[str, str]) -> bool:
-    """Return whether two directories are nested in the same way as their journals' names."""
-    (name, directory), (other_name, other_directory) = one, other
-    if len(directory) < len(other_directory):
-        return other_name == name + other_directory.removeprefix(directory)
-    return name != other_name and name == other_name + directory.removeprefix(other_directory)
