@@ -192,8 +192,14 @@ class ShardClient(Closing):
             except ShardStatusError:
                 return None
 
-        # Stat of a shard that is still recovering would wait until its store is open.
-        running = [shard.spec.id for shard in shards if _is_running(shard)]
+        # A primary answers immediately once its store is open. Stat of a shard that is still recovering would
+        # wait for that.
+        running = [
+            shard.spec.id
+            for shard in shards
+            if 0 <= shard.route.primary < len(shard.status)
+            and shard.status[shard.route.primary].code == pc.ReplicaStatus.PRIMARY
+        ]
         with ThreadPoolExecutor(STATS_AT_ONCE) as pool:
             progress_by_shard = dict(zip(running, pool.map(one, running), strict=True))
         return {
@@ -320,12 +326,6 @@ class ShardClient(Closing):
             timeout_s=limit_s,
             patience_s=lambda: self._dialer.default.patience_s(limit_s),
         )
-
-
-def _is_running(shard: pc.ListResponse.Shard) -> bool:
-    """Return whether a shard's primary has its store open, so that it answers immediately."""
-    primary = shard.route.primary
-    return 0 <= primary < len(shard.status) and shard.status[primary].code == pc.ReplicaStatus.PRIMARY
 
 
 def _unassign(request: pc.UnassignRequest, connection: Connection, remaining_s: float) -> list[str]:

@@ -53,7 +53,6 @@ from gazette_spark.errors import ClosedError, GazetteError, OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import write_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
-from gazette_spark.protocol import recoverylog_pb2 as pr
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +184,7 @@ class LocalShard:
             if self._is_standby:
                 self._is_standby = False
                 # A promotion may come at any time. Before there is a player, _play checks the flag under this
-                # lock; a shard without a log checks it in _await_promotion. So exactly one of the three
+                # lock; a shard without a log checks it in _serve. So exactly one of the three
                 # reacts.
                 if self._player is not None:
                     self._player.inject_handoff(self._author)
@@ -250,17 +249,18 @@ class LocalShard:
         # transaction.
         self._hints_due_s = time.monotonic() + HINTS_S
         hints, durable = self.recorder.begin_hints()
+
+        def keep(_: Future[None]) -> None:
+            if durable.exception() is None:
+                # A failure does not end the shard.
+                try:
+                    self._hints[hint_primary_key(self.spec)] = hints
+                except Exception:
+                    logger.exception("shard.hints_not_kept shard=%s", self.spec.id)
+
         # If hints name operations that the log does not have yet, a player reports that the log has lost
         # bytes. So hints are stored only when those operations are durable.
-        durable.add_done_callback(lambda _: self._keep_hints(hints, durable.exception()))
-
-    def _keep_hints(self, hints: pr.FSMHints, error: BaseException | None) -> None:
-        """Store hints whose operations are durable. A failure does not end the shard."""
-        if error is None:
-            try:
-                self._hints[hint_primary_key(self.spec)] = hints
-            except Exception:
-                logger.exception("shard.hints_not_kept shard=%s", self.spec.id)
+        durable.add_done_callback(keep)
 
     def _run(self) -> None:
         error: BaseException | None = None
@@ -301,7 +301,7 @@ class LocalShard:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _serve(self) -> None:
+    def _serve(self) -> None:  # noqa: C901 - told in order
         """Take over the shard, restore its state, and run its transactions."""
         # Two assignments in one process would fence each other, so the previous one has to end first.
         if self._after is not None:
@@ -322,9 +322,14 @@ class LocalShard:
         # Reading the status may already have made this step; see status.
         if self.status.code != pc.ReplicaStatus.STANDBY:
             self._become(pc.ReplicaStatus.STANDBY)
-        # A shard without a log waits here, so that its standby does not open a store, which would fence off
-        # the primary.
-        self._await_promotion()
+        # A standby without a log waits here until it is promoted, so that it does not open a store, which
+        # would fence off the primary.
+        while self._is_standby:
+            if self.stopping.is_set():
+                raise ClosedError(f"shard {self.spec.id!r}", "it was told to stop")
+            # promote clears the flag of a standby before it sets the event, so the loop ends with the first
+            # promotion or stop.
+            self._moved.wait()
 
         # Open the store. Restoring the checkpoint fences off older stores anywhere: if two hosts run the
         # shard, the later one wins, and the other fails with its next commit.
@@ -377,19 +382,6 @@ class LocalShard:
         self._sources.start(checkpoint)
         if not self.stopping.is_set():
             TransactionLoop(self, self._app, store, checkpoint, self._sources).run()
-
-    def _await_promotion(self) -> None:
-        """Wait until a standby is promoted.
-
-        Raises:
-            ClosedError: the shard was told to stop.
-        """
-        while self._is_standby:
-            if self.stopping.is_set():
-                raise ClosedError(f"shard {self.spec.id!r}", "it was told to stop")
-            # promote clears the flag of a standby before it sets the event, so the loop ends with the first
-            # promotion or stop.
-            self._moved.wait()
 
     def _play(self, log: str, directory: Path) -> Recovered:
         """Play the recovery log, take it over, and begin to record, however long the brokers take.

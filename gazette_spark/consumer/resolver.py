@@ -391,21 +391,18 @@ class RunningShards:
             while not self._closed:
                 now_s = time.monotonic()
                 for shard_id in [shard_id for shard_id, (due_s, _) in self._due.items() if due_s <= now_s]:
-                    self._start_again(shard_id)
+                    _, shard = self._due.pop(shard_id)
+                    restarts = self._restarts[shard_id]
+                    restarts.start(now_s)
+                    try:
+                        # Use the shard's current spec, which may have changed since it failed. An assignment
+                        # that cannot be started leaves the failed one in its place.
+                        self._begin(shard.spec, shard)
+                    except Exception:
+                        log.exception("shard.not_restarted shard=%s", shard_id)
+                        self._due[shard_id] = now_s + restarts.fail(now_s), shard
                 next_s = min((due_s for due_s, _ in self._due.values()), default=None)
                 self._due_changed.wait(None if next_s is None else max(0.0, next_s - time.monotonic()))
-
-    def _start_again(self, shard_id: str) -> None:
-        now_s, restarts = time.monotonic(), self._restarts[shard_id]
-        _, shard = self._due.pop(shard_id)
-        restarts.start(now_s)
-        try:
-            # Use the shard's current spec, which may have changed since it failed. An assignment that cannot
-            # be started leaves the failed one in its place.
-            self._begin(shard.spec, shard)
-        except Exception:
-            log.exception("shard.not_restarted shard=%s", shard_id)
-            self._due[shard_id] = now_s + restarts.fail(now_s), shard
 
 
 def _is_permanent(error: BaseException | None) -> bool:
@@ -606,9 +603,16 @@ def hold_store(
     Raises:
         TimeoutError: the primary was not ready in time, or the caller has gone away.
     """
+    is_ready = _await(shard.store_ready, shard, args, deadline_s)
+    while is_ready:
+        # Take the future first and then read the progress: a change in between ends this future.
+        changed = shard.progress_changed
+        if not unmet(shard.progress().read_through, args, spec):
+            break
+        is_ready = _await(changed, shard, args, deadline_s)
     # The hold comes after the wait, so that a caller that waits for long does not prevent a shard from
     # ending. The hold fails if the shard has ended in between.
-    if not _is_ready(shard, args, spec, deadline_s) or not shard.hold():
+    if not is_ready or not shard.hold():
         resolution.status = pc.SHARD_STOPPED
         return
     resolution.shard, resolution.store, resolution.release = (
@@ -616,19 +620,6 @@ def hold_store(
         shard.store_ready.result(),
         shard.release,
     )
-
-
-def _is_ready(shard: RunningShard, args: ResolveArgs, spec: pc.ShardSpec, deadline_s: float | None) -> bool:
-    """Wait for the store, then for the offsets; return False if the shard ends first."""
-    if not _await(shard.store_ready, shard, args, deadline_s):
-        return False
-    while True:
-        # Take the future first and then read the progress: a change in between ends this future.
-        changed = shard.progress_changed
-        if not unmet(shard.progress().read_through, args, spec):
-            return True
-        if not _await(changed, shard, args, deadline_s):
-            return False
 
 
 def _await(event: Future[Any], shard: RunningShard, args: ResolveArgs, deadline_s: float | None) -> bool:

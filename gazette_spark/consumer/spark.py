@@ -234,19 +234,18 @@ class StateTable:
         rows = changed.unionByName(changed.sparkSession.createDataFrame(table), allowMissingColumns=True)
         self._write(rows.withColumn("txn", F.lit(self._txn + 1).cast("bigint")))
         self._sorted_now = False
-        if self._txn % COMPACT_EVERY == 0:
-            self._arrange(changed.sparkSession)
-
-    def _arrange(self, spark: SparkSession) -> None:
-        """Compact small files, and sort the state if much of it has changed since the last sort."""
-        # OPTIMIZE changes no row. Run it between two transactions of the host, because one in progress would
-        # fail: both change the same files.
+        if self._txn % COMPACT_EVERY:
+            return
+        # Compact small files, and sort the state if much of it has changed since the last sort. OPTIMIZE
+        # changes no row. Run it between two transactions of the host, because one in progress would fail:
+        # both change the same files.
+        spark = changed.sparkSession
         with session_settings(spark, LAYOUT):
             compact(spark, self._table.name)
-            rows = self._table.rows(spark).where(F.col("kind") == STATE)
+            state = self._table.rows(spark).where(F.col("kind") == STATE)
             # Delta has statistics of `txn` for each file, so this reads only newer files.
-            changed = rows.where(F.col("txn") > self._sorted_txn).count()
-            if changed < SORT_ROWS or changed * SORT_SHARE < rows.count():
+            unsorted_rows = state.where(F.col("txn") > self._sorted_txn).count()
+            if unsorted_rows < SORT_ROWS or unsorted_rows * SORT_SHARE < state.count():
                 return
             # ZORDER by one column is a sort, and concurrent writers cannot damage it: Delta replaces files
             # with files of the same rows, or fails.

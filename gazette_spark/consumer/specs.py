@@ -202,22 +202,19 @@ def validate_shard_changes(
         upsert: path of a spec in its change, which is empty for YAML.
     """
     for at, change in enumerate(changes):
-        _check_change(change, f"{where}[{at}]", upsert)
-
-
-def _check_change(change: pc.ApplyRequest.Change, where: str, upsert: str) -> None:
-    check_upsert_or_delete(change, where)
-    if change.delete:
-        validate_shard_id(change.delete, f"{where}.Delete")
-        if change.HasField("primary_hints"):
-            raise ProtocolError(where, "hints may be set only with an upsert, not a delete")
-        return
-    validate_shard_spec(change.upsert, f"{where}{upsert}")
-    hints, of_segment = change.primary_hints, f"{where}.PrimaryHints.Segment"
-    for node in hints.live_nodes:
-        for segment in node.segments:
+        of_change = f"{where}[{at}]"
+        check_upsert_or_delete(change, of_change)
+        if change.delete:
+            validate_shard_id(change.delete, f"{of_change}.Delete")
+            if change.HasField("primary_hints"):
+                raise ProtocolError(of_change, "hints may be set only with an upsert, not a delete")
+            continue
+        validate_shard_spec(change.upsert, f"{of_change}{upsert}")
+        hints, of_hints = change.primary_hints, f"{of_change}.PrimaryHints"
+        of_segment = f"{of_hints}.Segment"
+        for segment in (segment for node in hints.live_nodes for segment in node.segments):
             if segment.log and segment.log == hints.log:
-                raise ProtocolError(f"{where}.PrimaryHints", "contained segment.Log duplicates FSMHints.Log")
+                raise ProtocolError(of_hints, "contained segment.Log duplicates FSMHints.Log")
             for is_broken, problem in (
                 (segment.author == 0, "Author is zero"),
                 (segment.first_seq_no <= 0, "FirstSeqNo <= 0"),

@@ -230,8 +230,21 @@ class ClusterHost(Closing):
     def _run(self) -> None:
         while not self._leaving.is_set():
             try:
-                if (state := self._read_keys()) is not None:
-                    self._be_member(state)
+                # A lease may be gone because Etcd lost its data, or was restored from a backup. Other members
+                # may then continue what they ran before, until they notice, or until their own lease ends.
+                # Each member therefore waits for the time of a lease, so that no shard is run by two.
+                number = self._mirror.read_again()
+                while not self._mirror.wait_read(number, REJOIN_S):
+                    if self._leaving.is_set():
+                        return
+                state = self._mirror.state
+                if state.replaced_s is not None:
+                    if self._leaving.wait(max(0.0, state.replaced_s + self._lease_s - time.monotonic())):
+                        return
+                    # If there is no shard, all data is gone. Otherwise, the shards are those of the backup.
+                    if not self._mirror.state.items:
+                        self.create_missing(self._specs)
+                self._be_member(state)
             except GazetteError as error:
                 log.warning("cluster.membership_failed member=%s cause=%s", self._id, error)
             except Exception:
@@ -239,24 +252,6 @@ class ClusterHost(Closing):
                 log.exception("cluster.membership_failed member=%s", self._id)
             # The flag ends the pause immediately, and then the loop.
             self._leaving.wait(REJOIN_S)
-
-    def _read_keys(self) -> ClusterState | None:
-        """Return the keys with which to join; None if the process should leave."""
-        # A lease may be gone because Etcd lost its data, or was restored from a backup. Other members may
-        # then continue what they ran before, until they notice, or until their own lease ends. Each member
-        # therefore waits for the time of a lease, so that no shard is run by two.
-        number = self._mirror.read_again()
-        while not self._mirror.wait_read(number, REJOIN_S):
-            if self._leaving.is_set():
-                return None
-        state = self._mirror.state
-        if state.replaced_s is not None:
-            if self._leaving.wait(max(0.0, state.replaced_s + self._lease_s - time.monotonic())):
-                return None
-            # If there is no shard, all data is gone. Otherwise, the shards are those of the backup.
-            if not self._mirror.state.items:
-                self.create_missing(self._specs)
-        return state
 
     def _be_member(self, joined_by: ClusterState) -> None:  # noqa: C901, PLR0912 - told in order
         """Join, follow the keys, and return when the process is no longer a member."""
@@ -313,7 +308,8 @@ class ClusterHost(Closing):
                         # Publish how far each shard has come. The leader waits for that before it removes a
                         # replica.
                         for shard_id, assignment in self._assigned.items():
-                            status = self._status_of(shard_id)
+                            with self._lock:
+                                status = self._shards.status(shard_id) if self._shards.get(shard_id) else None
                             if status is not None:
                                 # Publish it only if it differs from the stored one, so that an idle member
                                 # makes no transactions.
@@ -371,10 +367,6 @@ class ClusterHost(Closing):
         """Stop all shards: the lease is lost, and others may soon get them. Called by the lease's thread."""
         self._shards.stop()
         self._mirror.wake()
-
-    def _status_of(self, shard_id: str) -> pc.ReplicaStatus | None:
-        with self._lock:
-            return self._shards.status(shard_id) if self._shards.get(shard_id) is not None else None
 
     def _follow(self, state: ClusterState) -> None:
         """Start, promote and end shards according to the assignments. Called with the lock."""

@@ -117,7 +117,27 @@ def _joined(a: Segment, b: Segment) -> Segment | None:
         a.first_seq_no == b.first_seq_no and a.last_seq_no < b.last_seq_no
     ):
         a, b = b, a
-    if (problem := _contradiction(a, b)) is not None:
+    # The two may contradict each other. Offsets of two logs cannot be compared; the other rules apply across
+    # logs.
+    same_log, problem = a.log == b.log, ""
+    if a.first_seq_no < b.first_seq_no and same_log and a.first_offset > b.first_offset:
+        problem = "first offsets decrease"
+    # A recorder has no last offsets, but a player has all of them. A player's segments come first, because a
+    # recorder continues what a player has read.
+    elif a.first_seq_no < b.first_seq_no and a.last_offset == 0 and b.last_offset != 0:
+        problem = "only the later segment has a last offset"
+    # Only the newest log is written. Segments of older logs have been played, so their last offsets are
+    # known.
+    elif a.last_offset == 0 and not same_log:
+        problem = "a segment without last offset precedes one of another log"
+    elif same_log and (
+        (a.last_seq_no <= b.last_seq_no and 0 != b.last_offset < a.last_offset)
+        or (a.last_seq_no >= b.last_seq_no and 0 != a.last_offset < b.last_offset)
+    ):
+        problem = "last offsets decrease"
+    elif a.first_seq_no == b.first_seq_no and a.first_checksum != b.first_checksum:
+        problem = "checksums of one operation differ"
+    if problem:
         raise ProtocolError("SegmentSet", f"{problem}: {a} and {b}")
     adjacent = a.last_seq_no + 1 == b.first_seq_no
     # The gap between two segments need not be read. Adjacent segments of two authors stay separate, because
@@ -136,30 +156,6 @@ def _joined(a: Segment, b: Segment) -> Segment | None:
     elif last_seq_no < b.last_seq_no:
         last_seq_no, last_offset = b.last_seq_no, b.last_offset
     return replace(a, first_offset=first_offset, last_seq_no=last_seq_no, last_offset=last_offset)
-
-
-def _contradiction(a: Segment, b: Segment) -> str | None:
-    """Return how two segments contradict each other; ``a`` begins first or is longer."""
-    # Offsets of two logs cannot be compared; the other rules apply across logs.
-    same_log = a.log == b.log
-    if a.first_seq_no < b.first_seq_no and same_log and a.first_offset > b.first_offset:
-        return "first offsets decrease"
-    # A recorder has no last offsets, but a player has all of them. A player's segments come first,
-    # because a recorder continues what a player has read.
-    if a.first_seq_no < b.first_seq_no and a.last_offset == 0 and b.last_offset != 0:
-        return "only the later segment has a last offset"
-    # Only the newest log is written. Segments of older logs have been played, so their last offsets are
-    # known.
-    if a.last_offset == 0 and not same_log:
-        return "a segment without last offset precedes one of another log"
-    if same_log and (
-        (a.last_seq_no <= b.last_seq_no and 0 != b.last_offset < a.last_offset)
-        or (a.last_seq_no >= b.last_seq_no and 0 != a.last_offset < b.last_offset)
-    ):
-        return "last offsets decrease"
-    if a.first_seq_no == b.first_seq_no and a.first_checksum != b.first_checksum:
-        return "checksums of one operation differ"
-    return None
 
 
 class Verdict(Enum):

@@ -22,7 +22,7 @@ import shutil
 import sqlite3
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -267,8 +267,22 @@ class SqliteStore(_SqliteBase):
         content, dependencies = checkpoint.SerializeToString(), tuple(wait_for)
         self.transaction()
         self._commit = operation
-        run = _ending(operation, lambda: self._commit_now(content, dependencies))
-        threading.Thread(target=run, name="sqlite-commit", daemon=True).start()
+
+        def commit() -> None:
+            try:
+                for dependency in dependencies:
+                    dependency.exception()
+                    if (failure := failure_of(dependency)) is not None:
+                        raise DependencyError(f"store {self.path}", str(failure)) from failure
+                self._put(self._fence, content)
+                self._connection.execute("COMMIT")
+            except BaseException as error:  # noqa: BLE001  # The operation's waiters get it.
+                self._roll_back()
+                operation.resolve(error)
+            else:
+                operation.resolve()
+
+        threading.Thread(target=commit, name="sqlite-commit", daemon=True).start()
         return operation
 
     def destroy(self) -> None:
@@ -281,18 +295,6 @@ class SqliteStore(_SqliteBase):
             return
         self._roll_back()
         self._connection.close()
-
-    def _commit_now(self, checkpoint: bytes, wait_for: tuple[OpFuture, ...]) -> None:
-        try:
-            for dependency in wait_for:
-                dependency.exception()
-                if (error := failure_of(dependency)) is not None:
-                    raise DependencyError(f"store {self.path}", str(error)) from error
-            self._put(self._fence, checkpoint)
-            self._connection.execute("COMMIT")
-        except BaseException:
-            self._roll_back()
-            raise
 
 
 class RecordedSqliteStore(_SqliteBase):
@@ -316,8 +318,13 @@ class RecordedSqliteStore(_SqliteBase):
                 # The last host ended during a rewrite.
                 operations.remove(NEXT_DATABASE)
             self._fnode = operations.fsm.links.get(f"/{DATABASE}")
-        if not _uses_wal(path):
-            # Turning on the write-ahead log changes the file directly, so the whole file has to be recorded.
+        header = b""
+        if path.is_file():
+            with path.open("rb") as file:
+                header = file.read(20)
+        if header[18:] != b"\2\2":
+            # The file is not marked as using a write-ahead log. Turning that on changes the file directly, so
+            # the whole file has to be recorded.
             self._fnode = None
         super().__init__(path, shard)
         self._wal = path.with_name(path.name + "-wal")
@@ -380,15 +387,13 @@ class RecordedSqliteStore(_SqliteBase):
         self._position = changes.position
         self._recorded_bytes += changes.size
         limit = max(REWRITE_BYTES, REWRITE_FACTOR * self.path.stat().st_size)
-        if not fits_pages or self._recorded_bytes > limit:
-            self._rewrite(must=not fits_pages)
-        elif self._position.frames > CHECKPOINT_FRAMES:
-            self._copy_wal()
-
-    def _rewrite(self, *, must: bool) -> None:
-        """Record the whole database, which replaces all earlier recordings."""
-        if not self._copy_wal("FULL" if must else "PASSIVE"):
-            if must:
+        if fits_pages and self._recorded_bytes <= limit:
+            if self._position.frames > CHECKPOINT_FRAMES:
+                self._copy_wal()
+            return
+        # Record the whole database, which replaces all earlier recordings.
+        if not self._copy_wal("PASSIVE" if fits_pages else "FULL"):
+            if not fits_pages:
                 problem = f"another connection has read it for {BUSY_S:g} s, so that it cannot be recorded"
                 raise StoreFormatError(str(self.path), problem)
             return
@@ -412,25 +417,3 @@ class RecordedSqliteStore(_SqliteBase):
         """
         _, frames, copied = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         return bool(frames == copied)
-
-
-def _uses_wal(path: Path) -> bool:
-    """Return whether a database file is marked as using a write-ahead log."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(20)[18:] == b"\2\2"
-
-
-def _ending(operation: AsyncOperation[None], run: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that runs another one and ends an operation with its result."""
-
-    def ended() -> None:
-        try:
-            run()
-        except BaseException as error:  # noqa: BLE001  # The operation's waiters get it.
-            operation.resolve(error)
-        else:
-            operation.resolve()
-
-    return ended
