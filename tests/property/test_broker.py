@@ -13,10 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gazette_spark.broker.api.read import ReadHandler
+from gazette_spark.broker.api.read import journal_responses
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from tests.rig.examples import examples
 
 CODECS = ["NONE", "GZIP", "ZSTANDARD", "SNAPPY"]
@@ -106,7 +106,7 @@ class JournalMachine(RuleBasedStateMachine):
         reader = self.readers[which % len(self.readers)]
         if reader.stream is None:
             request = pb.ReadRequest(journal=NAME, offset=reader.offset)
-            reader.stream = ReadHandler(request, self.journal, chunk_bytes, lambda: True).responses()
+            reader.stream = journal_responses(request, self.journal, chunk_bytes, lambda: True)
         for _ in range(messages):
             message = next(reader.stream, None)
             if message is None:
@@ -127,7 +127,7 @@ class JournalMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "journal"):
             request = pb.ReadRequest(journal=NAME)
-            messages = list(ReadHandler(request, self.journal, 1 << 16, lambda: True).responses())
+            messages = list(journal_responses(request, self.journal, 1 << 16, lambda: True))
             assert b"".join(message.content for message in messages) == self.committed
             self.journal.release()
         self.readers.clear()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from gazette_spark.broker.api.append_fsm import is_readable
 from gazette_spark.broker.api.call import ServedCall, ServiceContext, await_request, resolve
 from gazette_spark.broker.http.signed_urls import READ_TTL_S, UrlOf, file_url
-from gazette_spark.broker.journal import JournalClosedError, LiveJournal, ReadSource
+from gazette_spark.broker.journal import JournalClosedError, LiveJournal
 from gazette_spark.broker.replication.proxy import proxy_read
 from gazette_spark.broker.storage.fragment_content import spool_content, stored_content
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -37,9 +36,7 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: ServedCall) -> 
         yield pb.ReadResponse(status=pb.Status.Name(status), header=header)
         return
     call.wake_when_over(journal.wake)
-    responses = ReadHandler(
-        request, journal, context.chunk_bytes, call.is_awaited, context.url_of
-    ).responses()
+    responses = journal_responses(request, journal, context.chunk_bytes, call.is_awaited, context.url_of)
     # Only the first message may have the header. Gazette's clients refuse it in later ones.
     for first in responses:
         first.header.CopyFrom(header)
@@ -47,65 +44,61 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: ServedCall) -> 
         yield from responses
 
 
-@dataclass(slots=True)
-class ReadHandler:
-    """The messages of one read of a journal."""
+def journal_responses(
+    request: pb.ReadRequest,
+    journal: LiveJournal,
+    chunk_bytes: int,
+    is_awaited: Callable[[], bool],
+    url_of: UrlOf = file_url,
+) -> Iterator[pb.ReadResponse]:
+    """Yield the metadata and chunks of a read of a journal, without header.
 
-    request: pb.ReadRequest
-    journal: LiveJournal
-    chunk_bytes: int
-    is_awaited: Callable[[], bool]
-    """Whether the client still reads and may do so; called for each fragment, and while waiting for one."""
-    url_of: UrlOf = file_url
-
-    def responses(self) -> Iterator[pb.ReadResponse]:
-        """Yield metadata and chunks, without header."""
-        request, offset = self.request, self.request.offset
-        while self.is_awaited() and (source := self._next_fragment(offset)) is not None:
-            offset, fragment = source.position.offset, source.position.fragment
-            metadata = pb.ReadResponse(offset=offset, write_head=source.position.write_head)
-            # The read has caught up, or is at a hole that may still be filled. The write head in the metadata
-            # shows which.
-            if fragment is None:
-                metadata.status = pb.OFFSET_NOT_YET_AVAILABLE
-                yield metadata
-                return
-            metadata.fragment.CopyFrom(fragment.to_pb())
-            if source.store is not None:
-                metadata.fragment_url = self.url_of(source.store, fragment, READ_TTL_S)
-            yield metadata
-            if request.metadata_only or 0 != request.end_offset <= offset:
-                return
-            if request.do_not_proxy and source.store is not None:
-                return  # The client reads the stored fragment by its URL.
-
-            # Send the fragment as it was when its metadata was sent: bytes that are appended in the meantime
-            # come after the next metadata.
-            end = min(fragment.end, request.end_offset) if request.end_offset else fragment.end
-            if source.spool is not None:
-                chunks = spool_content(source.spool, fragment, offset, end, self.chunk_bytes)
-            else:
-                assert source.store is not None
-                path = source.store.path(fragment)
-                chunks = stored_content(path, fragment, offset, end, self.chunk_bytes)
-            for content in chunks:
-                yield pb.ReadResponse(offset=offset, content=content)
-                offset += len(content)
-            if offset == request.end_offset:
-                return
-
-    def _next_fragment(self, offset: int) -> ReadSource | None:
-        """Find the next fragment, waiting for it if requested; None ends the stream."""
+    ``is_awaited`` tells whether the client still reads and may do so. It is called for each fragment, and
+    while waiting for one.
+    """
+    offset = request.offset
+    while is_awaited():
+        # Find the next fragment, waiting for it if requested.
         try:
-            source = self.journal.serve(offset, self.request.begin_mod_time)
-            while self.request.block and source.position.fragment is None:
-                self.journal.wait_for_change(source.version, self.is_awaited)
-                if not self.is_awaited():
-                    return None
-                # Continue at the resolved offset. A request for -1 means the write head at the time of the
-                # request; resolving it again would skip bytes that were appended meanwhile.
-                source = self.journal.serve(source.position.offset, self.request.begin_mod_time)
+            source = journal.serve(offset, request.begin_mod_time)
+            while request.block and source.position.fragment is None:
+                journal.wait_for_change(source.version, is_awaited)
+                if not is_awaited():
+                    return
+                # Continue at the resolved offset. A request for -1 means the write head at the time of
+                # the request; resolving it again would skip bytes that were appended meanwhile.
+                source = journal.serve(source.position.offset, request.begin_mod_time)
         except JournalClosedError:
             # A stream that ends cleanly makes the client continue at another broker.
-            return None
-        return source
+            return
+        offset, fragment = source.position.offset, source.position.fragment
+        metadata = pb.ReadResponse(offset=offset, write_head=source.position.write_head)
+        # The read has caught up, or is at a hole that may still be filled. The write head in the metadata
+        # shows which.
+        if fragment is None:
+            metadata.status = pb.OFFSET_NOT_YET_AVAILABLE
+            yield metadata
+            return
+        metadata.fragment.CopyFrom(fragment.to_pb())
+        if source.store is not None:
+            metadata.fragment_url = url_of(source.store, fragment, READ_TTL_S)
+        yield metadata
+        if request.metadata_only or 0 != request.end_offset <= offset:
+            return
+        if request.do_not_proxy and source.store is not None:
+            return  # The client reads the stored fragment by its URL.
+
+        # Send the fragment as it was when its metadata was sent: bytes that are appended in the meantime
+        # come after the next metadata.
+        end = min(fragment.end, request.end_offset) if request.end_offset else fragment.end
+        if source.spool is not None:
+            chunks = spool_content(source.spool, fragment, offset, end, chunk_bytes)
+        else:
+            assert source.store is not None
+            path = source.store.path(fragment)
+            chunks = stored_content(path, fragment, offset, end, chunk_bytes)
+        for content in chunks:
+            yield pb.ReadResponse(offset=offset, content=content)
+            offset += len(content)
+        if offset == request.end_offset:
+            return

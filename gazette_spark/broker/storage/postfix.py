@@ -33,18 +33,19 @@ def render_postfix(template: str, first_append_time: float) -> str:
     'date=2026-11-21'
     """
     moment = datetime.fromtimestamp(first_append_time, UTC)
-    text = _ACTION.sub(lambda action: _render_action(action[1].removesuffix("-").strip(), moment), template)
+
+    def render(match: re.Match[str]) -> str:
+        action = match[1].removesuffix("-").strip()
+        time_format = _TIME_FORMAT.fullmatch(action)
+        if time_format is None:
+            example = '{{ .Spool.FirstAppendTime.Format "2006-01-02" }}'
+            raise ProtocolError(WHERE, f"this broker supports only {example}, got {action!r}")
+        return _LAYOUT_TOKEN.sub(lambda token: moment.strftime(_STRFTIME[token[0]]), time_format[1])
+
+    text = _ACTION.sub(render, template)
     if "{{" in text or "}}" in text:
         raise ProtocolError(WHERE, f"unbalanced braces in {template!r}")
     # This is as strict as a fragment's own check. Otherwise a template would pass here and fail when a
     # fragment is stored.
     validate_path(WHERE, text, *POSTFIX_BYTES)
     return text
-
-
-def _render_action(action: str, moment: datetime) -> str:
-    time_format = _TIME_FORMAT.fullmatch(action)
-    if time_format is None:
-        example = '{{ .Spool.FirstAppendTime.Format "2006-01-02" }}'
-        raise ProtocolError(WHERE, f"this broker supports only {example}, got {action!r}")
-    return _LAYOUT_TOKEN.sub(lambda token: moment.strftime(_STRFTIME[token[0]]), time_format[1])
