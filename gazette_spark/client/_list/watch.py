@@ -343,16 +343,31 @@ class Follower:
         # A resumed stream sends nothing until something changes. Only a request without the last header
         # returns the current routes, and shows that the connection is alive.
         whole = self._asks_whole or self._latest is None
+        request, least = pb.ListRequest(selector=self._selector, watch=True), 0
+        if self._latest is not None:
+            # A complete listing may repeat the revision. A resumed stream begins with a later one, by the
+            # protocol.
+            least = self._latest.revision + (0 if whole else 1)
+            if not whole:
+                request.watch_resume.CopyFrom(self._latest.header)
+        joiner = SnapshotJoiner(watch=True, least_revision=least)
         progressed = False
         self.cause = None
         try:
-            for listing in self._listings(whole=whole):
-                progressed = True
-                self._asks_whole = False
-                # Another listing of the same revision has nothing new, not even routes.
-                if self._latest is None or listing.revision != self._latest.revision:
-                    self._latest = listing
-                    self._publish(listing)
+            with closing(self._open_stream(request, self._answer_s if whole else self._renew_s)) as stream:
+                for message in stream.messages():
+                    if (listing := joiner.feed(message)) is None:
+                        continue
+                    progressed = True
+                    self._asks_whole = False
+                    # Another listing of the same revision has nothing new, not even routes.
+                    if self._latest is None or listing.revision != self._latest.revision:
+                        self._latest = listing
+                        self._publish(listing)
+                try:
+                    joiner.finish()
+                except ProtocolError as error:
+                    raise WatchUnsupportedError(error.where, error.problem) from None
         except GazetteError as error:
             self.cause = error
         if is_no_answer(self.cause) and (progressed or not whole):
@@ -376,25 +391,6 @@ class Follower:
             raise self.cause
         self.attempt += 1
         return wait_s or 0.0
-
-    def _listings(self, *, whole: bool) -> Iterator[Listing]:
-        request = pb.ListRequest(selector=self._selector, watch=True)
-        least = 0
-        if self._latest is not None:
-            # A complete listing may repeat the revision. A resumed stream begins with a later one, by the
-            # protocol.
-            least = self._latest.revision + (0 if whole else 1)
-            if not whole:
-                request.watch_resume.CopyFrom(self._latest.header)
-        joiner = SnapshotJoiner(watch=True, least_revision=least)
-        with closing(self._open_stream(request, self._answer_s if whole else self._renew_s)) as stream:
-            for message in stream.messages():
-                if (listing := joiner.feed(message)) is not None:
-                    yield listing
-            try:
-                joiner.finish()
-            except ProtocolError as error:
-                raise WatchUnsupportedError(error.where, error.problem) from None
 
 
 def after_watch(cause: GazetteError | None, attempt: int) -> float | None:
