@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
@@ -264,10 +264,50 @@ class ClusterMirror(Closing):
         name = kv.key.decode("utf-8", "replace")
         try:
             kind, _, rest = name.removeprefix(f"{self.prefix}/").partition("/")
-            # Leave out an invalid key with a warning: other programs may write to Etcd, and one bad key must
-            # not stop a cluster.
-            return _DECODERS[kind](rest.split(SEPARATOR), kv)
-        except (GazetteError, DecodeError, KeyError, ValueError, TypeError) as error:
+            match [kind, *rest.split(SEPARATOR)]:
+                case ["items", shard]:
+                    item = pc.ShardSpec.FromString(kv.value)
+                    validate_shard_spec(item)
+                    if item.id != shard:
+                        raise ValueError(f"the spec is of shard {item.id!r}")
+                    replicas = desired_replicas(item)
+                    return ShardItem(shard, replicas, kv.mod_revision, kv.create_revision, item)
+                case ["members", zone, suffix]:
+                    member = pc.ConsumerSpec.FromString(kv.value)
+                    process = member.process_spec
+                    if (process.id.zone, process.id.suffix) != (zone, suffix):
+                        other = f"{process.id.zone}{SEPARATOR}{process.id.suffix}"
+                        raise ValueError(f"the spec is of member {other}")
+                    return ClusterMember(
+                        zone,
+                        suffix,
+                        member.shard_limit,
+                        member.exiting,
+                        kv.mod_revision,
+                        kv.create_revision,
+                        kv.lease,
+                        process.endpoint,
+                    )
+                case ["assign", shard, zone, suffix, slot]:
+                    # Another spelling of the number would name another key when a leader removes or moves the
+                    # assignment. Its transaction, with the steps of other shards, would always fail.
+                    if int(slot) < 0 or slot != str(int(slot)):
+                        raise ValueError(f"slot {slot!r} is not a number such as 0")
+                    return ShardAssignment(
+                        shard,
+                        zone,
+                        suffix,
+                        int(slot),
+                        pc.ReplicaStatus.FromString(kv.value).code,
+                        kv.mod_revision,
+                        kv.create_revision,
+                        kv.lease,
+                        kv.value,
+                    )
+            raise ValueError("it is not the key of a shard, a member or an assignment")
+        # Leave out an invalid key with a warning: other programs may write to Etcd, and one bad key must not
+        # stop a cluster.
+        except (GazetteError, DecodeError, ValueError, TypeError) as error:
             log.warning("cluster.key_not_understood key=%s cause=%s", name, error)
             return None
 
@@ -288,57 +328,3 @@ def follows(
     return new_revision >= revision and all(
         kv.mod_revision > revision or before.get(key) == kv for key, kv in keys.items()
     )
-
-
-def _decode_item(parts: list[str], kv: pe.KeyValue) -> ShardItem:
-    (shard,) = parts
-    spec = pc.ShardSpec.FromString(kv.value)
-    validate_shard_spec(spec)
-    if spec.id != shard:
-        raise ValueError(f"the spec is of shard {spec.id!r}")
-    return ShardItem(shard, desired_replicas(spec), kv.mod_revision, kv.create_revision, spec)
-
-
-def _decode_member(parts: list[str], kv: pe.KeyValue) -> ClusterMember:
-    zone, suffix = parts
-    spec = pc.ConsumerSpec.FromString(kv.value)
-    process = spec.process_spec
-    if (process.id.zone, process.id.suffix) != (zone, suffix):
-        raise ValueError(f"the spec is of member {process.id.zone}{SEPARATOR}{process.id.suffix}")
-    return ClusterMember(
-        zone,
-        suffix,
-        spec.shard_limit,
-        spec.exiting,
-        kv.mod_revision,
-        kv.create_revision,
-        kv.lease,
-        process.endpoint,
-    )
-
-
-def _decode_assignment(parts: list[str], kv: pe.KeyValue) -> ShardAssignment:
-    shard, zone, suffix, slot = parts
-    # Another spelling of the number would name another key when a leader removes or moves the assignment. Its
-    # transaction, with the steps of other shards, would always fail.
-    if int(slot) < 0 or slot != str(int(slot)):
-        raise ValueError(f"slot {slot!r} is not a number such as 0")
-    status = pc.ReplicaStatus.FromString(kv.value)
-    return ShardAssignment(
-        shard,
-        zone,
-        suffix,
-        int(slot),
-        status.code,
-        kv.mod_revision,
-        kv.create_revision,
-        kv.lease,
-        kv.value,
-    )
-
-
-_DECODERS: dict[str, Callable[[list[str], pe.KeyValue], object]] = {
-    "items": _decode_item,
-    "members": _decode_member,
-    "assign": _decode_assignment,
-}
