@@ -183,19 +183,11 @@ def _no_such_path() -> HttpAnswer:
     return HttpAnswer(404, PLAIN, NOT_FOUND.encode())
 
 
-def _page(api: Api, _: tuple[str, ...], __: HttpRequest) -> HttpAnswer:
-    return HttpAnswer(200, HTML, api.page, (("Content-Security-Policy", PAGE_POLICY),))
-
-
 PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
 )
 """The page may load only this server's answers."""
-
-
-def _alive(_: Api, __: tuple[str, ...], ___: HttpRequest) -> HttpAnswer:
-    return HttpAnswer(200, PLAIN, b"GOOD")
 
 
 def _ready(api: Api, _: tuple[str, ...], __: HttpRequest) -> HttpAnswer:
@@ -453,8 +445,11 @@ def _path(text: str) -> tuple[str, ...]:
 
 
 ROUTES: tuple[tuple[tuple[str, ...], Mapping[str, Handler]], ...] = (
-    (("",), {"GET": _page}),
-    (_path("burrow/admin"), {"GET": _alive}),
+    (
+        ("",),
+        {"GET": lambda api, *_: HttpAnswer(200, HTML, api.page, (("Content-Security-Policy", PAGE_POLICY),))},
+    ),
+    (_path("burrow/admin"), {"GET": lambda *_: HttpAnswer(200, PLAIN, b"GOOD")}),
     (_path("burrow/admin/ready"), {"GET": _ready}),
     (_path("metrics"), {"GET": _metrics}),
     (_path("v3/kafka"), {"GET": _clusters}),
