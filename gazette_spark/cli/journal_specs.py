@@ -19,8 +19,7 @@ from gazette_spark.cli.main import Integer
 from gazette_spark.cli.output import Printer, Row, output_option, say_reading
 from gazette_spark.client._list.apply import conflict
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journal_yaml import changes_of_journals
-from gazette_spark.protocol.journals import format_journal_yaml, parse_journal_yaml
+from gazette_spark.protocol.journal_yaml import changes_of_journals, format_journal_yaml, parse_journal_yaml
 from gazette_spark.protocol.labels import values_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import format_journal_yaml
+from gazette_spark.protocol.journal_yaml import format_journal_yaml
 from tests.property.test_protocol_journals import TREE_NAMES, changes
 from tests.rig.examples import examples
 from tests.rig.gazctl import clean_environment, find_binaries

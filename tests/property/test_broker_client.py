@@ -25,7 +25,7 @@ from gazette_spark.broker.settings import ServingSettings, StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.client._read.reader import RetryReader
 from gazette_spark.errors import ClosedError, NoJournalPrimaryBrokerError, UnavailableError
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from tests.rig.examples import examples
 
 CODECS = ["NONE", "GZIP", "ZSTANDARD", "SNAPPY"]

@@ -38,7 +38,7 @@ from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError
 from gazette_spark.failpoints import calling
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.sink import DeltaSink
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import Crash, MicroBatches, TaskFaults

@@ -40,7 +40,7 @@ from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.message.uuids import Clock, ProducerId, build_uuid
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import CRASH_POINTS, Crash, MicroBatches, TaskFaults
 from tests.oracles.committed import Sent, committed

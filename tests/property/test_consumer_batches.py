@@ -33,7 +33,7 @@ from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.message import Envelope, Publisher, read_committed, write_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from tests.rig.examples import examples
 from tests.rig.messages import Document

@@ -13,7 +13,7 @@ from gazette_spark.broker import EmbeddedBroker, Faults
 from gazette_spark.broker.settings import ServingSettings
 from gazette_spark.client import Client
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from tests.rig.examples import examples
 
 NAME = "faulty/journal"

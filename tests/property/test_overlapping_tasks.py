@@ -38,7 +38,7 @@ from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError
 from gazette_spark.failpoints import calling
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, Clock, ProducerId, build_uuid
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.source import GazetteDataSource, PiecePartition
 from gazette_spark.spark_versions import QUERY_ID
 from tests.oracles.committed import Sent, committed

@@ -14,12 +14,8 @@ from hypothesis import strategies as st
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.durations import format_duration, parse_duration
-from gazette_spark.protocol.journals import (
-    format_journal_yaml,
-    journal_spec,
-    parse_journal_yaml,
-    validate_journal_name,
-)
+from gazette_spark.protocol.journal_specs import journal_spec, validate_journal_name
+from gazette_spark.protocol.journal_yaml import format_journal_yaml, parse_journal_yaml
 from gazette_spark.protocol.labels import label_set
 from tests.rig.examples import examples
 

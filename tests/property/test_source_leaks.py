@@ -14,7 +14,7 @@ from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.faults import Faults
 from gazette_spark.broker.settings import ServingSettings, StorageSettings
 from gazette_spark.client import Client
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import MicroBatches, TaskFaults
 from tests.property.test_source_machine import SCHEMA

@@ -35,7 +35,7 @@ from gazette_spark.broker.settings import ServingSettings, StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.errors import OtherJournalsError
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import (
     CRASH_POINTS,

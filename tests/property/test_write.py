@@ -31,7 +31,7 @@ from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import AsyncAppend, Client
 from gazette_spark.client._append.mappings import ModuloMapping, RendezvousMapping, fnv1a32, fnv1a32_each
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from tests.rig.examples import examples
 
 RNG = np.random.default_rng(5)

@@ -14,7 +14,7 @@ from gazette_spark.broker.journal import JournalSettings, LiveJournal, OpenSpool
 from gazette_spark.broker.storage.encoders import encode
 from gazette_spark.broker.storage.persister import Persister
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 
 DEADLINE_S = 10.0
 NAME = "a/journal"

@@ -19,7 +19,7 @@ from gazette_spark.broker.storage.persister import retry_after
 from gazette_spark.broker.storage.state import StateDirectory
 from gazette_spark.errors import BrokerRootError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 
 DEADLINE_S = 10.0
 

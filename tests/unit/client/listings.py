@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 
 EMPTY = pb.ListResponse()
 """Message that ends a listing in a watch."""

@@ -14,7 +14,7 @@ from gazette_spark.client._read.fragment import FragmentReader
 from gazette_spark.client.metrics import ClientMetrics
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 
 CONTENT = bytes(100)
 FRAGMENT = Fragment(

@@ -42,7 +42,7 @@ from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import recoverylog_pb2 as rl
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 from tests.rig.certificates import Certificates

@@ -13,7 +13,7 @@ from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor, prefix_of
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from tests.oracles.brokers import FakeClient, FakeJournal
 
 

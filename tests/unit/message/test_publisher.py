@@ -28,7 +28,7 @@ from gazette_spark.message.uuids import (
     split_uuid,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from tests.rig.messages import Document
 

@@ -15,7 +15,7 @@ import pytest
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol.durations import format_duration, parse_duration
 from gazette_spark.protocol.fragments import parse_content_path
-from gazette_spark.protocol.journals import journal_spec, validate_journal_name, validate_store
+from gazette_spark.protocol.journal_specs import journal_spec, validate_journal_name, validate_store
 from gazette_spark.protocol.labels import format_selector, label_set, parse_selector, selector_matches
 
 ANSWERS = json.loads(Path(__file__).parents[2].joinpath("golden/protocol_answers.json").read_text("utf-8"))

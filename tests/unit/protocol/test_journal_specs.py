@@ -9,7 +9,7 @@ import pytest
 
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import (
+from gazette_spark.protocol.journal_specs import (
     journal_spec,
     split_meta,
     validate_journal_name,

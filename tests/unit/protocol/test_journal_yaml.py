@@ -14,8 +14,8 @@ from google.protobuf import text_format
 
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journal_yaml import changes_of_journals
-from gazette_spark.protocol.journals import format_journal_yaml, journal_spec, parse_journal_yaml
+from gazette_spark.protocol.journal_specs import journal_spec
+from gazette_spark.protocol.journal_yaml import changes_of_journals, format_journal_yaml, parse_journal_yaml
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "protocol_journals"
 

@@ -12,7 +12,7 @@ from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import requests
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 
 ID = pb.ProcessSpec.ID(zone="local", suffix="broker")
 HEADER = pb.Header(

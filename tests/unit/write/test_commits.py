@@ -17,7 +17,7 @@ from gazette_spark._write.transactions import OPENING, TransactionRecord
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
 from gazette_spark.errors import AuthError, JournalNotFoundError, OptionError, TransactionError
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.protocol.tokens import Capability
 from gazette_spark.source import GazetteDataSource
 from tests.rig.secured import KEYS, token

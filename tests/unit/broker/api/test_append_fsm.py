@@ -22,7 +22,7 @@ from gazette_spark.broker.api.append_fsm import (
     suspend_step,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.protocol.labels import label_set, parse_selector
 
 NOW = 1_700_000_000.0

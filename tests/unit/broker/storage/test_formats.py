@@ -19,7 +19,7 @@ from gazette_spark.broker.storage.state import catalog_from_json, catalog_to_jso
 from gazette_spark.client._read.codecs import decode_fragment
 from gazette_spark.errors import BrokerRootError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "broker"
 CODECS = [pytest.param(value, id=name) for name, value in pb.CompressionCodec.items() if value]

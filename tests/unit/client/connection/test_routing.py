@@ -11,7 +11,7 @@ import trustme
 from gazette_spark.client import Client, PolledList, TlsOptions, WatchedList
 from gazette_spark.errors import ProtocolError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.testing.stub_broker import Fail, Hang, StubBroker, chunk, metadata, not_yet
 from tests.rig.brokers import free_ports
 

@@ -17,7 +17,7 @@ from gazette_spark.client._read.heads import MANY
 from gazette_spark.client._transport.credentials import Credentials
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.protocol.tokens import KeySet
 from gazette_spark.testing.stub_broker import Fail, StubBroker
 

@@ -19,7 +19,7 @@ from gazette_spark.errors import (
     UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.testing.stub_broker import Fail, StubBroker
 from tests.unit.client.listings import applied
 
