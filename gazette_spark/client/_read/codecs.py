@@ -134,27 +134,8 @@ def _zstandard(stream: BinaryStream) -> Iterator[bytes]:
 
 
 def _snappy(stream: BinaryStream) -> Iterator[bytes]:
-    group: list[bytes] = []
     # Each call of the decoder has a cost, and a chunk is small, so several are decoded at once.
-    for chunk in _snappy_chunks(stream):
-        group.append(chunk)
-        if len(group) == SNAPPY_GROUP:
-            yield _snappy_blocks(group)
-            group = []
-    if group:
-        yield _snappy_blocks(group)
-
-
-def _snappy_blocks(chunks: list[bytes]) -> bytes:
-    """Decode data chunks; their checksums are verified."""
-    try:
-        return bytes(cramjam.snappy.decompress(b"".join([_SNAPPY_IDENTIFIER, *chunks])))
-    except cramjam.DecompressionError as error:
-        raise CodecError("SNAPPY", str(error)) from error
-
-
-def _snappy_chunks(stream: BinaryStream) -> Iterator[bytes]:
-    """Yield the data chunks of a framed stream, each with its header."""
+    group: list[bytes] = []
     first = True
     while header := stream.read(4):
         size = int.from_bytes(header[1:], "little")
@@ -177,4 +158,17 @@ def _snappy_chunks(stream: BinaryStream) -> Iterator[bytes]:
             raise CodecError("SNAPPY", "the stream identifier is malformed")
         first = False
         if kind < 0x02:
-            yield header + body
+            group.append(header + body)
+        if len(group) == SNAPPY_GROUP:
+            yield _snappy_blocks(group)
+            group = []
+    if group:
+        yield _snappy_blocks(group)
+
+
+def _snappy_blocks(chunks: list[bytes]) -> bytes:
+    """Decode data chunks with their headers; their checksums are verified."""
+    try:
+        return bytes(cramjam.snappy.decompress(b"".join([_SNAPPY_IDENTIFIER, *chunks])))
+    except cramjam.DecompressionError as error:
+        raise CodecError("SNAPPY", str(error)) from error
