@@ -15,7 +15,7 @@ import grpc
 
 from gazette_spark._server.topology import Member
 from gazette_spark.broker.replication.pipeline import PeerLostError
-from gazette_spark.client._transport.channel import Endpoint, cancel
+from gazette_spark.client._transport.channel import Endpoint, cancel, starting_call
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
@@ -147,7 +147,8 @@ class ReplicateStream:
         try:
             stub = peers.stub(member)
             metadata = peers.metadata(Capability.REPLICATE, journal)
-            self._call = stub.Replicate(self._requests(), metadata=metadata)
+            with starting_call():
+                self._call = stub.Replicate(self._requests(), metadata=metadata)
         except (
             PeerError,
             ValueError,

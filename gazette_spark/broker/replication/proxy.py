@@ -11,7 +11,7 @@ from gazette_spark.broker.api.call import Resolved, ServedCall, ServiceContext
 from gazette_spark.broker.api.flow_control import TICK_S
 from gazette_spark.broker.api.message_pump import MessageSource, NoMessage
 from gazette_spark.broker.replication.peers import PeerError
-from gazette_spark.client._transport.channel import cancel
+from gazette_spark.client._transport.channel import cancel, starting_call
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability
 
@@ -61,7 +61,8 @@ def proxy_append(
     # Messages are passed on as they arrive. This broker does not keep them, so it cannot retry; the client
     # does.
     forwarding = _Forwarding(_forwarded(request, resolved), messages)
-    answer = stub.Append.future(forwarding.messages(), metadata=metadata)
+    with starting_call():
+        answer = stub.Append.future(forwarding.messages(), metadata=metadata)
     call.wake_when_over(answer.cancel)
     forwarding.cancel = answer.cancel
     try:
@@ -84,7 +85,8 @@ def proxy_fragments(
     assert resolved.target is not None
     metadata = context.peers.metadata(Capability.READ, request.journal)
     stub = context.peers.stub(resolved.target)
-    answer = stub.ListFragments.future(_forwarded(request, resolved), metadata=metadata)
+    with starting_call():
+        answer = stub.ListFragments.future(_forwarded(request, resolved), metadata=metadata)
     call.wake_when_over(answer.cancel)
     response: pb.FragmentsResponse = _result(answer, "listing")
     return response

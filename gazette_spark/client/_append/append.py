@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Protocol, Self, TypeAlias, TypedDict, Unpack, 
 
 import grpc
 
-from gazette_spark.client._transport.channel import Connection
+from gazette_spark.client._transport.channel import Connection, starting_call
 from gazette_spark.client._transport.status import check_status
 from gazette_spark.client.metrics import APPEND_BYTES, ClientMetrics
 from gazette_spark.errors import ClosedError, ProtocolError, UnavailableError
@@ -308,9 +308,10 @@ class Appender:
             metadata = self._connection.metadata(claims)
             # There is room, because the queue is empty before the call.
             self._outbox.put(self.options.request())
-            self._call = self._connection.stub(pb_grpc.JournalStub).Append.future(
-                iter(self._outbox), timeout=self._timeout_s, metadata=metadata
-            )
+            with starting_call():
+                self._call = self._connection.stub(pb_grpc.JournalStub).Append.future(
+                    iter(self._outbox), timeout=self._timeout_s, metadata=metadata
+                )
             outbox = self._outbox  # This call's outbox, even after a reset.
             self._call.add_done_callback(lambda _: outbox.drop())
             # Hold the connection. Otherwise it is closed when it has been idle for a while, ending the call.

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -418,7 +419,8 @@ class Connection:
         """Raise gRPC's errors as the package's, and record whether the broker answered."""
         self.hold()
         try:
-            yield
+            with starting_call():
+                yield
         except grpc.RpcError as error:
             translated = self.rpc_error(error)
             self.report(translated)
@@ -484,6 +486,28 @@ def _channel_options(connect_timeout_s: float) -> list[tuple[str, Any]]:
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
+
+
+@contextmanager
+def starting_call() -> Iterator[None]:
+    """Start a stream or a future. If a thread is missing, other calls of its channel are not affected.
+
+    One thread of gRPC serves all such calls of a channel. gRPC counts a call before it starts the thread. If
+    the machine starts no more threads, gRPC takes the thread for a running one: later calls, and the closing
+    of the channel, would wait for it forever, regardless of deadlines. So this ends the call in the caller's
+    thread, through private names. A gRPC without these would wait.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        names: dict[str, Any] = {}
+        for frame, _ in walk_tb(error.__traceback__):
+            if frame.f_globals.get("__name__") == "grpc._channel":
+                names |= frame.f_locals
+        if "channel_spin" in names:
+            names["call"].cancel(grpc.StatusCode.CANCELLED.value[0], "no thread")
+            names["channel_spin"]()
+        raise
 
 
 def cancel(call: grpc.Call | None) -> None:

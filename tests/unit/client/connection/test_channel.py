@@ -190,6 +190,37 @@ def test_streams_that_have_ended_leave_no_channel() -> None:
         assert not client.default_connection.is_open
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("begins", ["an append", "another call"])
+def test_a_call_without_a_thread_leaves_the_channel_to_later_calls(
+    monkeypatch: pytest.MonkeyPatch, begins: str
+) -> None:
+    """A machine may start no more threads for a while. gRPC alone would never end later calls."""
+    commit = pb.Fragment(journal="a/journal", end=1, sum=pb.SHA1Sum(), compression_codec=pb.NONE)
+    with StubBroker() as broker, Client(broker.endpoint, timeout_s=10) as client:
+        broker.script("Append", [pb.AppendResponse(commit=commit, registers=pb.LabelSet())])
+        broker.script("ListFragments", [pb.FragmentsResponse()])
+
+        def call() -> None:
+            if begins == "an append":
+                client.append("a/journal", b"x")
+                return
+            connection = client.default_connection
+            with connection.errors():
+                connection.stub(pb_grpc.JournalStub).ListFragments.future(
+                    pb.FragmentsRequest(journal="a/journal"), timeout=10
+                ).result()
+
+        def refuse(_thread: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as machine:
+            machine.setattr("grpc._cython.cygrpc.ForkManagedThread.start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                call()
+        call()
+
+
 def test_grpc_has_what_settle_asks_for() -> None:
     """These names are private to gRPC: a release without them must fail here, not for a user."""
     with StubBroker() as stub:
