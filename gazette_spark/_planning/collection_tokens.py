@@ -36,8 +36,8 @@ REQUEST_TIMEOUT_S = 15.0
 
 MAX_ANSWER_BYTES = 1 << 20
 
-MAX_EXPIRY_S = 1e12
-"""Unix time that a token must expire before. A number of hundreds of digits would not fit a float."""
+MAX_NUMBER = 1e12
+"""Bound of times in an answer. An integer of hundreds of digits would not fit a float."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 5.0
 """Seconds between two requests while the control plane does not answer or is busy, at first and at most."""
@@ -131,7 +131,8 @@ def authorize(access: CollectionAccess) -> Authorization:
             problem = f"no answer: {_excerpt(str(error).encode(), user_token)}"
         else:
             retry_ms = answer.get("retryMillis", 0)
-            if not isinstance(retry_ms, int | float) or isinstance(retry_ms, bool) or retry_ms < 0:
+            is_number = isinstance(retry_ms, int | float) and not isinstance(retry_ms, bool)
+            if not is_number or not 0 <= retry_ms < MAX_NUMBER:
                 raise _refused(access, "its answer has an invalid retryMillis")
             if not retry_ms:
                 return _authorization(access, answer)
@@ -174,7 +175,7 @@ def _authorization(access: CollectionAccess, answer: dict[str, Any]) -> Authoriz
     if (
         isinstance(expires_at, bool)
         or not isinstance(expires_at, int | float)
-        or not now < expires_at < MAX_EXPIRY_S
+        or not now < expires_at < MAX_NUMBER
     ):
         raise _refused(access, "its brokerToken is not a JWT that is valid now; check this machine's clock")
     # The client requires a URL with a port, which the address may lack.

@@ -74,6 +74,7 @@ def test_it_is_asked_again(plane: ControlPlane) -> None:
         (200, {"brokerAddress": "https://b", "brokerToken": "a.e30.c"}, "not a JWT that is valid now"),
         (200, {"brokerAddress": "https://b", "brokerToken": f"a.{FAR_END}.c"}, "not a JWT that is valid now"),
         (200, {"retryMillis": "1"}, "invalid retryMillis"),
+        (200, {"retryMillis": 10**350}, "invalid retryMillis"),
         (200, {"retryMillis": 60_000}, "it asks to wait; gave up after 2 seconds, requestTimeoutMs"),
     ],
 )
