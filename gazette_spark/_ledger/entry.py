@@ -284,7 +284,11 @@ class EntryDelta:
         return self.entry.txn_version
 
     def on(self, parent: LedgerEntry) -> LedgerEntry | None:
-        """Return the entry with all positions, or None if ``parent`` is not its parent."""
+        """Return the entry with all positions, or None if ``parent`` is not its parent.
+
+        Raises:
+            LedgerFormatError: a journal would end before it ends in the parent.
+        """
         # Combined with any other entry, the numbers would describe a state that the table never had.
         if parent.attempt != self.entry.parent or len(parent.end) != len(self.moved):
             return None
@@ -302,6 +306,11 @@ class EntryDelta:
             # parent's end.
             new = {journal: at[0] for journal, at in moved.items() if isinstance(at, list)}
             until = {journal: at[1] if isinstance(at, list) else at for journal, at in moved.items()}
+            # The journal's rows behind this end would be written again.
+            for journal, at in until.items():
+                if at < end.read_through.get(journal, at):
+                    bounds = f"{at}, but it was at {end.read_through[journal]} before"
+                    raise _damaged(self.entry.app_id, f"its end of journal {journal!r} is {bounds}")
             first = start.read_through if isinstance(start, JournalOffsets) else {}
             starts.append(JournalOffsets({**new, **first}))
             begins.append(JournalOffsets({**new, **end.read_through}))

@@ -247,12 +247,9 @@ def entries_by_version(rows: Sequence[HistoryRow], app_id: str) -> dict[int, Led
     # Start with the oldest row, because an entry that is stored as what moved is rebuilt from its parent,
     # which was committed before it.
     for row in reversed(rows):
-        entry = _entry_of(row, app_id)
-        if isinstance(entry, EntryDelta):
-            parent = by_attempt.get(entry.entry.parent or "")
-            # Without its parent, it remains a delta. The caller decides whether that matters: only the newest
-            # visible entry needs all positions.
-            entry = (parent and entry.on(parent)) or entry
+        # Without its parent, it remains a delta. The caller decides whether that matters: only the newest
+        # visible entry needs all positions.
+        entry = _entry_of(row, app_id, by_attempt)
         if isinstance(entry, LedgerEntry):
             by_attempt[entry.attempt] = entry
         if entry:
@@ -260,9 +257,15 @@ def entries_by_version(rows: Sequence[HistoryRow], app_id: str) -> dict[int, Led
     return dict(reversed(by_version.items()))
 
 
-def _entry_of(row: HistoryRow, app_id: str) -> LedgerEntry | EntryDelta | None:
+def _entry_of(
+    row: HistoryRow, app_id: str, parents: Mapping[str, LedgerEntry]
+) -> LedgerEntry | EntryDelta | None:
+    """Return a row's entry, with all positions if its parent is known; parents are given by attempt."""
     try:
-        return parse_entry(row.user_metadata, app_id)
+        entry = parse_entry(row.user_metadata, app_id)
+        if isinstance(entry, EntryDelta) and (parent := parents.get(entry.entry.parent or "")):
+            return entry.on(parent) or entry
+        return entry
     except LedgerFormatError as error:
         raise LedgerFormatError(app_id, f"version {row.version}: {error.problem}") from error
 
@@ -287,13 +290,12 @@ def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> Led
         # the search has to start from the newest commit.
         if (previous := state.entry) is None or row.operation == "RESTORE" or row.operation in REPLACING:
             return None
-        stored = _entry_of(row, app_id)
+        entry = _entry_of(row, app_id, {previous.attempt: previous})
         # Commits of other writers change only the table's version.
-        if stored is None or stored.attempt == previous.attempt:  # Delta's own compaction repeats it.
+        if entry is None or entry.attempt == previous.attempt:  # Delta's own compaction repeats it.
             state = replace(state, table_version=row.version)
             continue
-        entry = stored.on(previous) if isinstance(stored, EntryDelta) else stored
-        if entry is None:
+        if isinstance(entry, EntryDelta):
             return None
         # All fields are set again, because jumps and truncation belong to the previous newest entry.
         state = LedgerState(

@@ -161,6 +161,20 @@ def test_a_restored_table_goes_on_from_the_entry_it_was_restored_to() -> None:
     assert isinstance(parse_entry(table.rows[-1].user_metadata, "orders"), EntryDelta)
 
 
+def test_an_entry_that_goes_back_is_refused() -> None:
+    """The rows behind its end would be written again."""
+    table = Table(FEW_JOURNALS + 1)
+    table.move(1)
+    table.move(1)
+    value = json.loads(table.rows[-1].user_metadata or "")
+    ((journal, end),) = value["moved"][0].items()
+    value["moved"] = [{journal: end - 2000}]
+    table.rows[-1] = replace(table.rows[-1], user_metadata=json.dumps(value))
+    problem = f"version {table.rows[-1].version}: its end of journal '{journal}' is {end - 2000}"
+    with pytest.raises(LedgerFormatError, match=problem):
+        table.state()
+
+
 GOLDEN_DELTA = EntryDelta(
     LedgerEntry(
         "orders", 8, "q-1", 4, (), (), (), "attempt-2", "attempt-1",
