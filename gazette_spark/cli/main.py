@@ -221,6 +221,7 @@ def one_line(error: GazetteError | str) -> str:
     """Return an error's text on one line, with the command's options instead of the library's."""
     text = " ".join(str(error).split())
     text = text.replace("option 'brokerAddress'", "option '--broker'")
+    text = text.replace("option 'timeout_s'", "option '--timeout'")
     text = text.replace("Check CONSUMER_ADDRESS and", "Check --consumer or CONSUMER_ADDRESS, and")
     return text.replace("Check brokerAddress and", "Check --broker or BROKER_ADDRESS, and")
 

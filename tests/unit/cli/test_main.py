@@ -109,6 +109,11 @@ def test_no_time_is_endless_or_negative(words: list[str], number: str) -> None:
     assert number in done.stderr.splitlines()[-1]
 
 
+def test_a_timeout_that_the_client_refuses() -> None:
+    answer = CliRunner().invoke(main, ["journals", "--timeout", "3e6", "--broker", "http://a:1", "list"])
+    assert "option '--timeout': got 3000000.0; expected" in answer.stderr
+
+
 def test_unknown_commands_are_wrong_usage() -> None:
     assert CliRunner().invoke(main, ["jurnals"]).exit_code == 2
 
