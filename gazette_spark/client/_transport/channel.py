@@ -490,12 +490,14 @@ def _channel_options(connect_timeout_s: float) -> list[tuple[str, Any]]:
 
 @contextmanager
 def starting_call() -> Iterator[None]:
-    """Start a stream or a future. If a thread is missing, other calls of its channel are not affected.
+    """Start a stream or a future, and end it if the machine starts no more threads.
 
-    One thread of gRPC serves all such calls of a channel. gRPC counts a call before it starts the thread. If
-    the machine starts no more threads, gRPC takes the thread for a running one: later calls, and the closing
-    of the channel, would wait for it forever, regardless of deadlines. So this ends the call in the caller's
-    thread, through private names. A gRPC without these would wait.
+    One thread of gRPC serves all such calls of a channel, and another one sends the messages of a stream. If
+    the latter is missing, the call stays open until its deadline. If the former is missing, gRPC has counted
+    the call and takes the thread for a running one: later calls, and the closing of the channel, would wait
+    for it forever, regardless of deadlines. So this thread serves the call until it has ended.
+
+    This uses private names of gRPC. A release without them would behave as described.
     """
     try:
         yield
@@ -504,9 +506,10 @@ def starting_call() -> Iterator[None]:
         for frame, _ in walk_tb(error.__traceback__):
             if frame.f_globals.get("__name__") == "grpc._channel":
                 names |= frame.f_locals
-        if "channel_spin" in names:
-            names["call"].cancel(grpc.StatusCode.CANCELLED.value[0], "no thread")
-            names["channel_spin"]()
+        if (call := names.get("call")) is not None:
+            call.cancel(grpc.StatusCode.CANCELLED.value[0], "no thread")
+        if (serve := names.get("channel_spin")) is not None:
+            serve()
         raise
 
 

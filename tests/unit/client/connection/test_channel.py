@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from typing import Any
 
 import grpc
 import pytest
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # grpc's stubs leave it out.
 
 from gazette_spark.client import Client, WatchedList
 from gazette_spark.client._transport.channel import Connection, Endpoint, rpc_error, settle
@@ -23,6 +25,9 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata
 from tests.unit.client.listings import pages
+from tests.waiting import wait_until
+
+COMMIT = pb.Fragment(journal="a/journal", end=1, sum=pb.SHA1Sum(), compression_codec=pb.NONE)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +201,8 @@ def test_a_call_without_a_thread_leaves_the_channel_to_later_calls(
     monkeypatch: pytest.MonkeyPatch, begins: str
 ) -> None:
     """A machine may start no more threads for a while. gRPC alone would never end later calls."""
-    commit = pb.Fragment(journal="a/journal", end=1, sum=pb.SHA1Sum(), compression_codec=pb.NONE)
     with StubBroker() as broker, Client(broker.endpoint, timeout_s=10) as client:
-        broker.script("Append", [pb.AppendResponse(commit=commit, registers=pb.LabelSet())])
+        broker.script("Append", [pb.AppendResponse(commit=COMMIT, registers=pb.LabelSet())])
         broker.script("ListFragments", [pb.FragmentsResponse()])
 
         def call() -> None:
@@ -215,10 +219,38 @@ def test_a_call_without_a_thread_leaves_the_channel_to_later_calls(
             raise RuntimeError("can't start new thread")
 
         with monkeypatch.context() as machine:
-            machine.setattr("grpc._cython.cygrpc.ForkManagedThread.start", refuse)
+            machine.setattr(cygrpc.ForkManagedThread, "start", refuse)
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 call()
         call()
+
+
+def test_an_append_without_a_thread_for_its_messages_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, it would block its journal until its deadline."""
+    served: list[bool] = []
+    starts, serve, start = itertools.count(), StubBroker.Append, cygrpc.ForkManagedThread.start
+
+    def counted(*call: Any) -> pb.AppendResponse:
+        served.append(False)
+        try:
+            return serve(*call)
+        finally:
+            served[served.index(False)] = True
+
+    def start_one(thread: Any) -> None:
+        if next(starts):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(StubBroker, "Append", counted)
+    with StubBroker() as broker, Client(broker.endpoint, timeout_s=60) as client:
+        broker.script("Append", [pb.AppendResponse(commit=COMMIT, registers=pb.LabelSet())])
+        with monkeypatch.context() as machine:
+            machine.setattr(cygrpc.ForkManagedThread, "start", start_one)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                client.append("a/journal", b"x")
+        client.append("a/journal", b"x")
+        wait_until("no append is open", lambda: all(served), 20)
 
 
 def test_grpc_has_what_settle_asks_for() -> None:
