@@ -291,13 +291,13 @@ def conform(df: DataFrame, schema: StructType, beside: Sequence[str] = ()) -> Da
     pairs = list(zip(columns, schema.fields, strict=True))
     if all((old.name, bare(old.dataType)) == (new.name, bare(new.dataType)) for old, new in pairs):
         return df
-    shaped = [
-        _shaped(F.col(quoted(old.name)), old.dataType, new.dataType).alias(new.name) for old, new in pairs
+    converted = [
+        shaped(F.col(quoted(old.name)), old.dataType, new.dataType).alias(new.name) for old, new in pairs
     ]
-    return df.select(*shaped, *(F.col(quoted(name)) for name in beside))
+    return df.select(*converted, *(F.col(quoted(name)) for name in beside))
 
 
-def _shaped(column: Column, source: DataType, target: DataType) -> Column:
+def shaped(column: Column, source: DataType, target: DataType) -> Column:
     """Return an expression that converts a column to another type of the same shape."""
     if bare(source) == bare(target):
         return column
@@ -310,17 +310,17 @@ def _shaped(column: Column, source: DataType, target: DataType) -> Column:
                 value = (
                     F.lit(None).cast(field.dataType)
                     if old is None
-                    else _shaped(column.getField(old.name), old.dataType, field.dataType)
+                    else shaped(column.getField(old.name), old.dataType, field.dataType)
                 )
                 fields.append(value.alias(field.name))
             # Without the condition, a null struct would become a struct of nulls.
             return F.when(column.isNotNull(), F.struct(*fields))
         case ArrayType(), ArrayType():
-            return F.transform(column, lambda value: _shaped(value, source.elementType, target.elementType))
+            return F.transform(column, lambda value: shaped(value, source.elementType, target.elementType))
         case MapType(), MapType():
             # A cast that changes no value cannot make two keys equal.
-            keyed = F.transform_keys(column, lambda key, _: _shaped(key, source.keyType, target.keyType))
+            keyed = F.transform_keys(column, lambda key, _: shaped(key, source.keyType, target.keyType))
             return F.transform_values(
-                keyed, lambda _, value: _shaped(value, source.valueType, target.valueType)
+                keyed, lambda _, value: shaped(value, source.valueType, target.valueType)
             )
     return column.cast(target)

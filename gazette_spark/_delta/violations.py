@@ -15,12 +15,12 @@ from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
-from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
 
 from gazette_spark._delta.delta_table import TableDetail
 from gazette_spark._delta.features import computes_columns
 from gazette_spark._delta.files import SPARK_ERRORS
-from gazette_spark._delta.schema_fit import holds
+from gazette_spark._delta.schema_fit import SchemaFit, bare, fit, shaped
 from gazette_spark._delta.sql_names import quoted
 from gazette_spark._delta.trim import origin_columns
 from gazette_spark._delta.upsert import Upsert
@@ -35,6 +35,7 @@ table need not store them.
 """
 
 REASON = "__gazette_reason"
+ROW = "__gazette_row"
 PLACE = "__gazette_letter"
 """Names of helper columns that are in no table: why a row does not fit, and journal and offset of a dead
 letter."""
@@ -160,13 +161,14 @@ class RowSplit:
             for field in (rules.schema.fields if rules.schema else ())
             if field.name.lower() not in (name.lower() for name in df.columns)
         }
-        # Delta evaluates a CHECK on the table's types. On narrower integers, the expression could overflow.
-        wide = {
-            source.name: F.col(quoted(source.name)).cast(field.dataType)
-            for field, source in (_common(rules.schema, df.schema) if rules.schema and rules.checks else ())
-            if isinstance(source.dataType, IntegralType) and holds(field.dataType, source.dataType)
-            if source.name not in {*self.origin, *ORIGIN_COLUMNS}  # They stay as dead letters have them.
-        }
+        # Delta evaluates a CHECK on the table's types. On narrower integers, the expression could overflow,
+        # and it may use fields that a struct of the rows lacks. Columns that do not fit are refused later.
+        as_stored: dict[str, Column] = {}
+        for field, source in _common(rules.schema, df.schema) if rules.schema and rules.checks else ():
+            fitted = fit("", StructType([source]), StructType([field]), add=True)
+            target = fitted.schema.fields[0].dataType if isinstance(fitted, SchemaFit) else source.dataType
+            if bare(target) != bare(source.dataType):
+                as_stored[source.name] = shaped(F.col(quoted(source.name)), source.dataType, target)
         reasons = [
             F.when(check.has_null(F.col(quoted(column))), F.lit(check.reason()))
             for column, check in (null_checks(rules.schema, df.schema) if rules.schema else ())
@@ -177,6 +179,9 @@ class RowSplit:
             is_open = (rules.fills or self.upsert is not None) and any(
                 column.lower() in check.lower() for column in missing
             )
+            # A check that looks for nulls may be false here, although it is true for the value in the table.
+            if is_open and LOOKS_FOR_NULLS.search(check):
+                continue
             passes = F.coalesce(F.expr(check), F.lit(is_open))
             reasons.append(F.when(~passes, F.lit(f"CHECK {name} ({check})")))
         # Name all reasons, so that a record can be repaired in one go.
@@ -191,9 +196,12 @@ class RowSplit:
         if self.corrupt_column in df.columns:
             unread = F.col(quoted(self.corrupt_column)).isNotNull()
             reason = F.when(unread, F.lit("does not parse")).otherwise(reason)
-        if not missing and not wide:  # Spark Connect does not accept an empty list of columns.
+        columns = {**missing, **as_stored}
+        if not columns:  # Spark Connect does not accept an empty list of columns.
             return df.withColumn(REASON, reason)
-        return df.withColumns({**missing, **wide}).withColumn(REASON, reason).drop(*missing)
+        # Only the checks use these columns. Rows and dead letters keep the batch's own.
+        row = F.struct(*(F.col(quoted(name)) for name in df.columns)).alias(ROW)
+        return df.select("*", row).withColumns(columns).withColumn(REASON, reason).select(f"{ROW}.*", REASON)
 
     def _raw(self, df: DataFrame) -> Column:
         """Return the record's bytes, or the best substitute for them."""
@@ -249,6 +257,12 @@ def failing(df: DataFrame, problem: Column, said: str = "") -> DataFrame:
     fine = F.coalesce(problem, F.lit("")) == ""
     return df.where(F.when(~stays, 0).when(fine, 1).otherwise(error) == 1)
 
+
+LOOKS_FOR_NULLS = re.compile(
+    r"(?i)null|coalesce|nvl|<=>|distinct|greatest|least|concat_ws|hash|array|map|struct"
+    r"|\b(if|iff|case|decode)\b"
+)
+"""Parts of an expression that may be false although the value of one of its columns is unknown."""
 
 BAD_ROW = re.compile(r"\brow: (.*?) \|")
 """Pattern for Spark's error text at a row for which :func:`failing` fails, with a group for the problem."""

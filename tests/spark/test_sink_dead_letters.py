@@ -128,18 +128,21 @@ def test_a_crash_at_any_step_parts_each_record_once(
 
 
 def test_a_check_is_evaluated_as_delta_does(tables: TwoTables) -> None:
-    """A null violates it, integers have the table's width, and a column may have a default."""
+    """A null violates it, values have the table's types, and a column may have a default."""
     tables.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')")
-    tables.sql("ALTER TABLE {t} ADD COLUMN size INT")
+    tables.sql("ALTER TABLE {t} ADD COLUMNS (size INT, at STRUCT<n: BIGINT, zip: STRING>)")
+    tables.sql("ALTER TABLE {t} ADD CONSTRAINT near CHECK (at.n + 1 > 0 AND at.zip IS NULL)")
     tables.sql("ALTER TABLE {t} ADD CONSTRAINT positive CHECK (id + 1 > 0)")
     rows = tables.spark.sql("SELECT * FROM VALUES (0L, NULL), (1L, 2147483647) AS (_offset, id)")
-    rows = rows.selectExpr("'j' AS _journal", "_offset", "CAST(id AS INT) AS id", "'a' AS name")
+    more = "'a' AS name", "named_struct('n', 2147483647) AS at"
+    rows = rows.selectExpr("'j' AS _journal", "_offset", "CAST(id AS INT) AS id", *more)
     tables.sink().write_batch(rows, JournalOffsets({"j": 0}), JournalOffsets({"j": 2}))
     both = "CHECK positive (id + 1 > 0); CHECK small (id % 10 <> 2)"
     assert tables.assert_parted(2) == {0: both}
     tables.sql("ALTER TABLE {t} ALTER COLUMN size SET DEFAULT 5")
     tables.sql("ALTER TABLE {t} ADD CONSTRAINT sized CHECK (size > 0 OR id > 9)")
-    rows = rows.selectExpr("_journal", "_offset + 2 AS _offset", "_offset AS id", "name")
+    tables.sql("ALTER TABLE {t} ADD CONSTRAINT present CHECK (size IS NOT NULL OR id > 9)")
+    rows = rows.selectExpr("_journal", "_offset + 2 AS _offset", "_offset AS id", *more)
     tables.sink().write_batch(rows, JournalOffsets({"j": 2}), JournalOffsets({"j": 4}))
     assert tables.assert_parted(4) == {0: both}
 
