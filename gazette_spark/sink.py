@@ -707,7 +707,8 @@ class DeltaSink:
             Whether rows were written. If not, the table already had the whole range.
 
         Raises:
-            OffsetError: ``begin`` and ``end`` name different journals, or an end is before its start.
+            OffsetError: ``begin`` and ``end`` name different journals, an end is before its start, or there
+                are rows but no bytes between the two. Nothing was written.
             SinkError: the range does not continue the table. Nothing was written.
         """
         # The ledger could not record an end for a journal that is only in begin. For a journal that is only
@@ -715,6 +716,9 @@ class DeltaSink:
         if begin.read_through.keys() != end.read_through.keys():
             raise OffsetError("the start and the end of the batch name different journals")
         check_forward(begin, end)
+        # The ledger would find nothing to write in such a range, and the rows would be lost.
+        if begin.read_through == end.read_through and not df.isEmpty():
+            raise OffsetError("the batch has rows, but its start and its end are the same offsets")
         failpoint("sink.entry")
         # Each call is a separate query with a unique id. So a repeated call is never mistaken for a replay
         # because of its id: only the offsets show whether the table has its bytes.

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, NewTable, Upsert
 from gazette_spark._delta.delta_table import DeltaTable
-from gazette_spark.errors import SchemaMismatchError, TableRefusedError
+from gazette_spark.errors import OffsetError, SchemaMismatchError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.testing.oracle import OracleVerdict, check_table
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
@@ -125,6 +125,15 @@ def test_a_new_table_may_have_a_relative_path(
     assert DeltaSink(APP_ID, path="shop/orders").write_batch(rows, first, last)
     assert not DeltaSink(APP_ID, path="shop/orders").write_batch(rows, first, last)
     assert spark.read.format("delta").load(str(tmp_path / "shop" / "orders")).count() == 2
+
+
+def test_rows_without_bytes_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    sink, at = DeltaSink(APP_ID, path=str(tmp_path / "t")), JournalOffsets({"j": 2})
+    rows = spark.range(2).selectExpr("'j' AS _journal", "id AS _offset")
+    with pytest.raises(OffsetError, match="the batch has rows, but its start and its end are the same"):
+        sink.write_batch(rows, at, at)
+    assert not (tmp_path / "t").exists()
+    assert not sink.write_batch(rows.limit(0), at, at)
 
 
 @pytest.mark.parametrize(
