@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Mapping
 
+from gazette_spark._server.catalog import MAX_OPERATIONS
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -29,6 +30,10 @@ BUFFER_SIZE = 8192
 
 MAX_HOT_STANDBYS = 3
 """Maximum number of standbys of a shard, regardless of its spec; Gazette's default."""
+
+# Gazette reads the primary's hints and all backups in one transaction of Etcd.
+MAX_HINT_BACKUPS = MAX_OPERATIONS - 1
+"""Maximum number of hints of earlier recoveries."""
 
 
 def shard_spec(
@@ -55,7 +60,8 @@ def shard_spec(
         recovery_log_prefix: the recovery log is the journal ``prefix/id``; empty for no recovery log.
         hint_prefix: path below which hints of the recovery log are stored; by default ``/gazette/hints`` if
             there is a recovery log.
-        hint_backups: number of hints of earlier recoveries to keep; by default 2 if there is a recovery log.
+        hint_backups: number of hints of earlier recoveries to keep, at most 127; by default 2 if there is a
+            recovery log.
         max_txn_s: maximum seconds for which a transaction reads messages.
         min_txn_s: minimum seconds for which it reads, as long as there are messages.
         disable: whether not to run the shard.
@@ -112,8 +118,9 @@ def validate_shard_spec(spec: pc.ShardSpec, where: str = "ShardSpec") -> None:
             raise ProtocolError(f"{where}.hint_prefix", problem)
     elif hints:
         raise ProtocolError(f"{where}.hint_prefix", f"must be empty without a recovery log, got {hints!r}")
-    if spec.hint_backups < 0:
-        raise ProtocolError(f"{where}.hint_backups", f"must be at least 0, got {spec.hint_backups}")
+    if not 0 <= spec.hint_backups <= MAX_HINT_BACKUPS:
+        problem = f"must be from 0 to {MAX_HINT_BACKUPS}, got {spec.hint_backups}"
+        raise ProtocolError(f"{where}.hint_backups", problem)
     least_s, most_s = (
         duration.ToNanoseconds() / 1e9 for duration in (spec.min_txn_duration, spec.max_txn_duration)
     )

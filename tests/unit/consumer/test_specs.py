@@ -76,7 +76,8 @@ def test_a_spec_has_defaults_that_are_valid() -> None:
         pytest.param({"hint_prefix": "hints"}, r"hint_prefix: must be a clean path", id="relative hints"),
         pytest.param({"hint_prefix": "/hints/"}, r"hint_prefix: must be a clean path", id="directory"),
         pytest.param({"hint_prefix": "//hints"}, r"hint_prefix: must be a clean path", id="two slashes"),
-        pytest.param({"hint_backups": -1}, r"hint_backups: must be at least 0, got -1", id="backups below 0"),
+        pytest.param({"hint_backups": -1}, r"hint_backups: must be from 0 to 127, ", id="backups below 0"),
+        pytest.param({"hint_backups": 128}, r"hint_backups: must be .*, got 128", id="many backups"),
         pytest.param(
             {"max_txn_duration": {}},
             r"max_txn_duration: must be above 0 s, got 0 s",
