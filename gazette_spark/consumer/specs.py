@@ -13,7 +13,7 @@ from gazette_spark._server.catalog import MAX_OPERATIONS
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.durations import duration_of
+from gazette_spark.protocol.durations import MAX_DURATION_S, duration_of
 from gazette_spark.protocol.journal_specs import named_as, validate_journal_name
 from gazette_spark.protocol.labels import ID, label_set, union, validate_selector, validate_shard_labels
 from gazette_spark.protocol.names import validate_token
@@ -84,8 +84,8 @@ def shard_spec(
         recovery_log_prefix=recovery_log_prefix,
         hint_prefix=hint_prefix or ("/gazette/hints" if recovery_log_prefix else ""),
         hint_backups=(2 if recovery_log_prefix else 0) if hint_backups is None else hint_backups,
-        max_txn_duration=duration_of(max_txn_s),
-        min_txn_duration=duration_of(min_txn_s),
+        max_txn_duration=duration_of(max_txn_s, "max_txn_s"),
+        min_txn_duration=duration_of(min_txn_s, "min_txn_s"),
         disable=disable,
         hot_standbys=hot_standbys,
         labels=label_set(labels or {}),
@@ -121,13 +121,13 @@ def validate_shard_spec(spec: pc.ShardSpec, where: str = "ShardSpec") -> None:
     if not 0 <= spec.hint_backups <= MAX_HINT_BACKUPS:
         problem = f"must be from 0 to {MAX_HINT_BACKUPS}, got {spec.hint_backups}"
         raise ProtocolError(f"{where}.hint_backups", problem)
-    least_s, most_s = (
-        duration.ToNanoseconds() / 1e9 for duration in (spec.min_txn_duration, spec.max_txn_duration)
-    )
-    if least_s < 0:
-        raise ProtocolError(f"{where}.min_txn_duration", f"must be at least 0 s, got {least_s:g} s")
-    if most_s <= 0:
-        raise ProtocolError(f"{where}.max_txn_duration", f"must be above 0 s, got {most_s:g} s")
+    for field, duration, least_ns, least in (
+        ("min_txn_duration", spec.min_txn_duration, 0, "at least"),
+        ("max_txn_duration", spec.max_txn_duration, 1, "above"),
+    ):
+        if duration.ToNanoseconds() < least_ns or duration.seconds >= MAX_DURATION_S:
+            problem = f"must be {least} 0 s and below 292 years, got {duration.ToNanoseconds() / 1e9:g} s"
+            raise ProtocolError(f"{where}.{field}", problem)
     validate_shard_labels(spec.labels, f"{where}.labels")
     previous = ""
     for at, source in enumerate(spec.sources):

@@ -28,8 +28,19 @@ _MAX_DIGITS = 19
 """Number of digits of the largest 64-bit integer. Further digits of a fraction are less than nanoseconds."""
 
 
-def duration_of(seconds: float) -> Duration:
-    """Return a number of seconds as a duration, rounded to nanoseconds."""
+# Go's durations are 64-bit nanoseconds. It is also the maximum time that a thread of Python can wait.
+MAX_DURATION_S = (1 << 63) // 1_000_000_000
+"""Maximum seconds of a duration, about 292 years."""
+
+
+def duration_of(seconds: float, where: str) -> Duration:
+    """Return a number of seconds as a duration, rounded to nanoseconds. ``where`` names it in an error.
+
+    Raises:
+        ProtocolError: the number is infinite, or too large.
+    """
+    if not abs(seconds) < MAX_DURATION_S:
+        raise ProtocolError(where, f"must be below 292 years, got {seconds:g} s")
     duration = Duration()
     duration.FromNanoseconds(round(seconds * 1_000_000_000))
     return duration

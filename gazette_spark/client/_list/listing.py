@@ -24,7 +24,7 @@ from gazette_spark.client._transport.status import check_status
 from gazette_spark.errors import GazetteError, JournalNotFoundError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
-from gazette_spark.protocol.durations import duration_of
+from gazette_spark.protocol.durations import MAX_DURATION_S, duration_of
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import NAME, label_set, parse_selector
@@ -364,11 +364,9 @@ class FragmentsOptions:
                 "FragmentsRequest.EndModTime",
                 f"invalid EndModTime ({self.end_mod_time} must be after {self.begin_mod_time})",
             )
-        if self.signature_ttl_s is not None and self.signature_ttl_s <= 0:
-            raise ProtocolError(
-                "FragmentsRequest.SignatureTTL",
-                f"invalid SignatureTTL ({self.signature_ttl_s}; expected > 0)",
-            )
+        if self.signature_ttl_s is not None and not 0 < self.signature_ttl_s < MAX_DURATION_S:
+            problem = f"invalid SignatureTTL ({self.signature_ttl_s}; expected > 0 and < {MAX_DURATION_S})"
+            raise ProtocolError("FragmentsRequest.SignatureTTL", problem)
         if self.page_token < 0:
             problem = f"invalid NextPageToken ({self.page_token}; expected >= 0)"
             raise ProtocolError("FragmentsRequest.NextPageToken", problem)
@@ -384,13 +382,14 @@ def list_fragments(
 
     A ``limit`` other than 0 is the maximum number of fragments.
     """
+    ttl_s = options.signature_ttl_s
     request = pb.FragmentsRequest(
         journal=options.journal,
         begin_mod_time=options.begin_mod_time,
         end_mod_time=options.end_mod_time,
         next_page_token=options.page_token,
         page_limit=min(limit, MAX_PAGE) or options.page_limit,
-        signatureTTL=None if options.signature_ttl_s is None else duration_of(options.signature_ttl_s),
+        signatureTTL=None if ttl_s is None else duration_of(ttl_s, "FragmentsRequest.SignatureTTL"),
     )
     listed: list[ListedFragment] = []
     while True:

@@ -368,9 +368,10 @@ class _Playback:
         except DecodeError as error:
             problem = f"it is not a recoverylog.RecordedOp: {error}"
             raise RecordError(self.log, self.offset, problem) from error
-        if op.write.length < 0 or op.write.offset < 0:
-            # A negative length would move the player back.
-            raise RecordError(self.log, self.offset, "it writes at a negative offset, or a negative length")
+        # A negative length would move the player back. Offsets in files and journals are 64-bit numbers.
+        length, offset = op.write.length, op.write.offset
+        if min(length, offset) < 0 or max(self.position, offset) + length >= 1 << 63:
+            raise RecordError(self.log, self.offset, f"it writes {length} bytes at offset {offset}")
 
         # The state machine decides whether the operation counts. Operations of fenced recorders, and of
         # branches that the hints do not follow, are common. They are skipped together with the bytes that
@@ -449,7 +450,7 @@ class _Playback:
         """Return the location of a path in the directory, after creating its folders."""
         parts = PurePosixPath(link.lstrip("/")).parts
         # The log may come from anyone, so it must not make a player write outside the directory.
-        if not parts or ".." in parts or parts[0] == STAGING:
+        if not parts or ".." in parts or parts[0] == STAGING or "\0" in link:
             problem = f"an operation names the path {link!r}, which is not below the recorded directory"
             raise RecordError(self.log, self.offset, problem)
         target = self._directory.joinpath(*parts)

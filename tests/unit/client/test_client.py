@@ -286,6 +286,7 @@ def test_list_fragments_does_not_go_in_circles(stub: StubBroker, client: Client)
     [
         pytest.param({"begin_mod_time": 5, "end_mod_time": 4}, id="times swapped"),
         pytest.param({"signature_ttl_s": 0}, id="no time to live"),
+        pytest.param({"signature_ttl_s": float("inf")}, id="infinite time to live"),
         pytest.param({"signature_ttl_s": -1}, id="less than none"),
         pytest.param({"page_token": -1}, id="token below zero"),
         pytest.param({"page_limit": -1}, id="limit below zero"),

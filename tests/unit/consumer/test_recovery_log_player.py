@@ -81,7 +81,7 @@ def test_an_operation_that_is_cut_off_is_a_loss(host: Host) -> None:
     assert not list(host._root.glob("*/.fnodes"))
 
 
-@pytest.mark.parametrize("path", ["/../outside", "/a/../../outside", "/", "/.fnodes/3"], ids=repr)
+@pytest.mark.parametrize("path", ["/../outside", "/a/../../outside", "/", "/.fnodes/3", "/a\0b"], ids=repr)
 def test_paths_outside_of_the_directory_are_refused(host: Host, path: str) -> None:
     """A log must not make a player write to other directories."""
     host.append(create=pr.RecordedOp.Create(path=path))
@@ -106,10 +106,11 @@ def test_what_is_no_operation_is_refused(host: Host, frame: bytes, problem: str)
     assert raised.value.offset == at
 
 
-def test_negative_writes_are_refused(host: Host) -> None:
+@pytest.mark.parametrize(("offset", "length"), [(0, -5), (-1, 5), (0, (1 << 63) - 1), ((1 << 63) - 1, 5)])
+def test_writes_outside_of_the_possible_offsets_are_refused(host: Host, offset: int, length: int) -> None:
     """A negative length would move the player back."""
-    host.append(write=pr.RecordedOp.Write(fnode=2, offset=0, length=-5))
-    with pytest.raises(RecordError, match="negative"):
+    host.append(write=pr.RecordedOp.Write(fnode=2, offset=offset, length=length))
+    with pytest.raises(RecordError, match=f"{length} bytes at offset {offset}"):
         host.play()
 
 

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from gazette_spark.errors import ProtocolError
-from gazette_spark.protocol.durations import format_duration, parse_duration
+from gazette_spark.protocol.durations import duration_of, format_duration, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,12 @@ def test_texts_that_hung_or_overflowed(text: str) -> None:
     with pytest.raises(ProtocolError, match="duration") as caught:
         parse_duration(text)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1e300, 9_223_372_036])
+def test_seconds_that_are_no_duration(seconds: float) -> None:
+    with pytest.raises(ProtocolError, match=r"^spec.retention: must be below 292 years, got "):
+        duration_of(seconds, "spec.retention")
 
 
 @pytest.mark.parametrize("text", ["", "60", "1 m", "1d", "m", "1h-1m", "9223372037s", "\u0661s"])
