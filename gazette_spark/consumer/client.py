@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 
 from gazette_spark._server.catalog import MAX_OPERATIONS
 from gazette_spark.client import environment
-from gazette_spark.client._list.apply import CHANGES_PER_APPLY, apply_in_batches
+from gazette_spark.client._list.apply import apply_in_batches
 from gazette_spark.client._transport import retry
 from gazette_spark.client._transport.channel import Connection, is_no_answer
 from gazette_spark.client._transport.credentials import Credentials, TlsOptions
@@ -55,6 +55,10 @@ PREFIX = "CONSUMER"
 
 STATS_AT_ONCE = 16
 """Maximum number of concurrent Stat calls."""
+
+# A change with hints is two operations.
+SHARDS_PER_APPLY = MAX_OPERATIONS // 2
+"""Default number of changes in one Apply call, which is one transaction of Etcd."""
 
 # A shard needs one operation for each replica that is ended.
 UNASSIGNED_AT_ONCE = MAX_OPERATIONS // (1 + MAX_HOT_STANDBYS)
@@ -241,7 +245,7 @@ class ShardClient(Closing):
         return self._retrying(call, decide=retry.after_apply)
 
     def apply_in_batches(
-        self, changes: Sequence[pc.ApplyRequest.Change], size: int = CHANGES_PER_APPLY
+        self, changes: Sequence[pc.ApplyRequest.Change], size: int = SHARDS_PER_APPLY
     ) -> int:
         """Apply changes in transactions of ``size`` changes, in order, and return the last revision.
 

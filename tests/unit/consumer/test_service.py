@@ -120,6 +120,22 @@ def test_more_changes_than_etcd_takes(served: Served) -> None:
         served.client.apply([changes[0], changes[0]])
 
 
+def test_many_are_applied_in_several_calls(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change with hints is two operations of Etcd, which limits the size of a transaction."""
+    apply, sizes = served.host.apply, list[int]()
+
+    def note(changes: Sequence[Change]) -> pc.ApplyResponse:
+        sizes.append(len(changes))
+        return apply(changes)
+
+    monkeypatch.setattr(served.host, "apply", note)
+    served.client.apply_in_batches(
+        [Change(upsert=shard_spec(f"shard-{at:03}", [])) for at in range(MAX_OPERATIONS)]
+    )
+    assert sum(sizes) == MAX_OPERATIONS
+    assert 2 * max(sizes) <= MAX_OPERATIONS
+
+
 def test_stat_waits_until_offsets_are_read_through(served: Served) -> None:
     served.put("shard-1")
     assert served.client.stat("shard-1", {"other/journal": 9}).read_through == {
