@@ -36,6 +36,7 @@ from gazette_spark._server.serving import CallPlaces, authorization_header, bind
 from gazette_spark._server.tls import ServerTls
 from gazette_spark.client._transport.channel import Connection, cancel
 from gazette_spark.client._transport.credentials import TlsOptions
+from gazette_spark.client._transport.routes import IDLE_S
 from gazette_spark.consumer.application import ResolveArgs, ShardHost
 from gazette_spark.consumer.specs import (
     labels_with_id,
@@ -129,6 +130,10 @@ class ShardService(pc_grpc.ShardServicer):
                 tls = self._peer_tls if endpoint.startswith("https") else None
                 peer = Connection(endpoint, connect_timeout_s=PEER_CONNECT_S, tls=tls, service="consumer")
                 self._peers[endpoint] = peer
+            others = [member for member in self._peers.values() if member is not peer]
+        # No thread does this: members that have left are hung up when another is called.
+        for member in others:
+            member.hang_up(IDLE_S)
         passed_on = pc.StatRequest()
         passed_on.CopyFrom(request)
         # The header prevents that process from passing the request on again if it is no longer the primary.

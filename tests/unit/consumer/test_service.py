@@ -19,6 +19,7 @@ from gazette_spark._server.catalog import MAX_OPERATIONS
 from gazette_spark.broker import EmbeddedBroker, ServerTls
 from gazette_spark.client import Client, TlsOptions
 from gazette_spark.client._transport.channel import NO_ANSWER
+from gazette_spark.consumer import service
 from gazette_spark.consumer.application import Resolution, ResolveArgs
 from gazette_spark.consumer.client import ShardClient, verify_referenced_journals
 from gazette_spark.consumer.service import ShardServer
@@ -231,6 +232,28 @@ def test_stat_that_is_passed_on_ends_with_its_caller(served: Served, monkeypatch
         call.cancel()  # type: ignore[no-untyped-call]  # grpc's stubs leave it out
         args.cancelled.result(SOON_S)
     front.stop()
+
+
+def test_connections_to_former_members_are_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members come and go, so a member must not keep a channel to each address that it ever called."""
+    monkeypatch.setattr(service, "IDLE_S", 0.0)
+    front, second = ShardServer(), Served()
+    elsewhere, client = Elsewhere(served.server.endpoint), ShardClient(front.endpoint, timeout_s=SOON_S)
+    front.start(elsewhere)
+    change = Change(upsert=shard_spec("shard-1", ["shop/orders"]))
+    for host in (elsewhere, served.host, second.host):
+        host.apply([change])
+    client.stat("shard-1")
+    elsewhere.serve_at(second.server.endpoint)
+    client.stat("shard-1")
+    assert front._service is not None
+    assert {endpoint: peer.is_open for endpoint, peer in front._service._peers.items()} == {
+        served.server.endpoint: False,
+        second.server.endpoint: True,
+    }
+    client.close()
+    front.stop()
+    second.close()
 
 
 def test_stat_that_was_passed_on(served: Served, stub: Stub) -> None:
