@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ from gazette_spark.errors import (
     MessageError,
     ProtocolError,
     ShardStatusError,
+    UnavailableError,
     shard_status_errors,
 )
 from gazette_spark.message.interfaces import framing_by_content_type
@@ -47,6 +49,8 @@ from gazette_spark.protocol.labels import (
     values_of,
 )
 from gazette_spark.protocol.tokens import APPLY_LIFETIME_S, Capability, Claims, KeySet, item_claims
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -187,25 +191,38 @@ class ShardClient(Closing):
         return self._retrying(call, dial=partial(self._dialer.for_primary, shard_id), timeout_s=timeout_s)
 
     def progress_of(self, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, Progress]:
-        """Return the progress of each listed shard that runs. The calls are concurrent."""
+        """Return the progress of each listed shard that runs. The calls are concurrent.
 
-        def one(shard_id: str) -> Progress | None:
+        Shards of a member that does not answer are left out, with a warning in the log.
+        """
+        silent: set[str] = set()
+
+        def one(shard: pc.ListResponse.Shard) -> Progress | None:
+            primary = shard.route.members[shard.route.primary]
+            member = f"{primary.zone}/{primary.suffix}"
+            # A call takes up to timeout_s, so do not wait for the same member again.
+            if member in silent:
+                return None
             try:
-                return self.stat(shard_id)
+                return self.stat(shard.spec.id)
             # It was stopped or moved after the listing, so it does not run.
             except ShardStatusError:
+                return None
+            except UnavailableError as error:
+                silent.add(member)
+                logger.warning("shards.no_answer member=%s cause=%s", member, error)
                 return None
 
         # A primary answers immediately once its store is open. Stat of a shard that is still recovering would
         # wait for that.
-        running = [
-            shard.spec.id
+        running = {
+            shard.spec.id: shard
             for shard in shards
             if 0 <= shard.route.primary < len(shard.status)
             and shard.status[shard.route.primary].code == pc.ReplicaStatus.PRIMARY
-        ]
+        }
         with ThreadPoolExecutor(STATS_AT_ONCE) as pool:
-            progress_by_shard = dict(zip(running, pool.map(one, running), strict=True))
+            progress_by_shard = dict(zip(running, pool.map(one, running.values()), strict=True))
         return {
             shard_id: progress for shard_id, progress in progress_by_shard.items() if progress is not None
         }

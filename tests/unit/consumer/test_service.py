@@ -19,7 +19,8 @@ from gazette_spark._server.catalog import MAX_OPERATIONS
 from gazette_spark.broker import EmbeddedBroker, ServerTls
 from gazette_spark.client import Client, TlsOptions
 from gazette_spark.client._transport.channel import NO_ANSWER
-from gazette_spark.consumer import service
+from gazette_spark.consumer import Progress, service
+from gazette_spark.consumer import client as consumer_client
 from gazette_spark.consumer.application import Resolution, ResolveArgs
 from gazette_spark.consumer.client import ShardClient, verify_referenced_journals
 from gazette_spark.consumer.service import ShardServer
@@ -254,6 +255,31 @@ def test_connections_to_former_members_are_closed(served: Served, monkeypatch: p
     client.close()
     front.stop()
     second.close()
+
+
+def test_a_member_that_does_not_answer_hides_only_its_own_progress(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is asked about one shard only, or a caller would wait as often as it has shards."""
+    monkeypatch.setattr(consumer_client, "STATS_AT_ONCE", 1)
+    served.put("shard-1", "shard-2", "shard-3", "shard-4")
+    shards = served.client.list_shards()
+    for shard in (shards[0], shards[2]):
+        shard.route.members[0].suffix = "silent"
+    calls = []
+
+    def stat(shard_id: str) -> Progress:
+        calls.append(shard_id)
+        if shard_id in ("shard-1", "shard-3"):
+            raise UnavailableError("silent", NO_ANSWER)
+        return ShardClient.stat(served.client, shard_id)
+
+    monkeypatch.setattr(served.client, "stat", stat)
+    assert served.client.progress_of(shards).keys() == {"shard-2", "shard-4"}
+    assert calls == ["shard-1", "shard-2", "shard-4"]
+    assert [message.partition(" cause=")[0] for message in caplog.messages] == [
+        "shards.no_answer member=local/silent"
+    ]
 
 
 def test_stat_that_was_passed_on(served: Served, stub: Stub) -> None:
