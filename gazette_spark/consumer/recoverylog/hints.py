@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 # Prefix of the names of files that are being written. A crash leaves such a file, which is ignored.
 _PARTIAL = ".partial-"
+
+_CUT = "!"
+"""End of the name of a folder whose key continues without a slash. Ids of shards do not contain it."""
 
 
 class Hints(Protocol):
@@ -104,7 +108,7 @@ class FileHints(MutableMapping[str, pr.FSMHints]):
     def __iter__(self) -> Iterator[str]:
         for path in sorted(self.root.rglob("*")):
             if path.is_file() and not path.name.startswith(_PARTIAL):
-                yield "/" + path.relative_to(self.root).as_posix()
+                yield "/" + path.relative_to(self.root).as_posix().replace(f"{_CUT}/", "")
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -112,7 +116,9 @@ class FileHints(MutableMapping[str, pr.FSMHints]):
     def _path(self, key: str) -> Path:
         # A key comes from a spec, which any client with the right to apply specs may write, so it must not
         # name a file outside the folder.
-        path = Path(os.path.normpath(self.root / key.lstrip("/")))
+        # The id of a shard may have 512 bytes, but the name of a file only 255, which are 63 characters.
+        relative = re.sub("([^/]{60})(?=[^/])", rf"\1{_CUT}/", key.lstrip("/"))
+        path = Path(os.path.normpath(self.root / relative))
         if self.root not in path.parents:
             raise ValueError(f"expected a key of hints, such as '/gazette/hints/shard.primary', got {key!r}")
         return path

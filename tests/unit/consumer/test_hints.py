@@ -77,7 +77,10 @@ def test_a_folder_keeps_hints(tmp_path: Path) -> None:
         "/gazette/hints/a/shard.primary": HINTS,
         "/gazette/hints/a/shard.backup.0": numbered(0),
     }
-    del again["/gazette/hints/a/shard.primary"]
+    long = "/gazette/hints/" + "\U00010400" * 120 + ".primary"
+    kept[long] = HINTS
+    assert (again[long], long in list(again)) == (HINTS, True)
+    del again["/gazette/hints/a/shard.primary"], again[long]
     assert "/gazette/hints/a/shard.primary" not in kept
     with pytest.raises(KeyError):
         del kept["/gazette/hints/a/shard.primary"]
