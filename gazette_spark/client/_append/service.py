@@ -11,7 +11,9 @@ so do all later appends to its journal, until a new service is made. The service
 an append that is retried after a broken connection may be in the journal twice.
 
 An outage is not a failure: without a timeout, appends are retried until the service is closed, and wait in
-memory, then on disk.
+memory, then on disk. A wrong address of a broker looks like an outage: warnings in the log and the errors of
+waits name it. An error of the client's token function is a failure, so the function should repeat what may
+succeed later.
 
 :mod:`gazette_spark.client._append.queue` decides. The threads here carry out the decisions, and writers wait
 here for room and for their turn.
@@ -227,7 +229,11 @@ class AsyncAppend:
                 f"append to journal {self._batch.options.journal!r}", "release it before waiting for it"
             )
         if self._error is None:
-            error = self._batch.operation.exception(timeout)
+            try:
+                error = self._batch.operation.exception(timeout)
+            except TimeoutError:
+                journal = self._batch.options.journal
+                raise TimeoutError(f"append to journal {journal!r}: {self._service._backlog()}") from None
             if self._error is None:
                 journal_queue = self._batch.journal_queue
                 # This caller sees the failure. `close` only raises failures that no caller has seen.
@@ -548,12 +554,14 @@ class AppendService:
             try:
                 operation.exception(left_s)
             except TimeoutError:
-                with self._lock:
-                    pending, cause = self._queue.pending_bytes, self._queue.last_error
-                problem = f"{pending} bytes have not been appended"
-                if cause is not None:
-                    problem += f"; the last attempt failed: {cause}"
-                raise AppendWaitError("", limit_s or 0.0, problem) from None
+                raise AppendWaitError("", limit_s or 0.0, self._backlog()) from None
+
+    def _backlog(self) -> str:
+        """Return how many bytes have not been appended, and why."""
+        with self._lock:
+            pending, cause = self._queue.pending_bytes, self._queue.last_error
+        problem = f"{pending} bytes have not been appended"
+        return problem if cause is None else f"{problem}; the last attempt failed: {cause}"
 
     def _raise_first(self, failed: Iterable[JournalQueue]) -> None:
         for journal_queue in failed:

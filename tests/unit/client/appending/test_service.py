@@ -352,7 +352,12 @@ def test_closing_in_an_outage_tells_its_cause(stub: StubBroker) -> None:
     with Client(stub.endpoint, timeout_s=0.3) as client:
         service = AppendService(client)
         appended = service.append(JOURNAL, b"x")
-        with pytest.raises(AppendWaitError, match=r"1 bytes have not been appended; .*scripted failure"):
+        problem = r"1 bytes have not been appended; .*scripted failure"
+        with pytest.raises(AppendWaitError, match=problem):
+            service.flush()
+        with pytest.raises(TimeoutError, match=f"append to journal '{JOURNAL}': {problem}"):
+            appended.result(0)
+        with pytest.raises(AppendWaitError, match=problem):
             service.close()
         assert isinstance(appended.exception(0), ClosedError)
 
