@@ -20,7 +20,7 @@ import click
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.output import format_option
-from gazette_spark.errors import AuthError, GazetteError, OptionError, ProtocolError, TlsError
+from gazette_spark.errors import AuthError, GazetteError, ProtocolError, TlsError
 from gazette_spark.locations import masked_url
 from gazette_spark.progress import progress
 from pyspark_gazette.worker_python import COMMAND
@@ -289,8 +289,9 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
             # Most journals share a store. Each store is tried once, because the broker has to call it.
             used = sorted({store for journal in journals for store in journal.spec.fragment.stores})
             yield from check_stores(client, stores, used[:STORES_TRIED])
-    except OptionError as error:
-        yield Finding("broker", "problem", one_line(error), "correct the option; the broker was not called")
+    except click.UsageError as error:
+        text = "correct the option; the broker was not called"
+        yield Finding("broker", "problem", error.message, text)
     except TlsError as error:
         remedy = "give --tls-ca-file the authority that signed the broker's certificate; http:// has no TLS"
         yield Finding("tls", "problem", one_line(error), remedy)

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import click
 
-from gazette_spark.cli.main import Integer, Number, broker_option, check_not_empty, typed_broker
+from gazette_spark.cli.main import (
+    Integer,
+    Number,
+    broker_option,
+    check_not_empty,
+    typed_broker,
+    usage_errors,
+)
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError
 from gazette_spark.progress import Contact, tell_of_silence
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -88,18 +95,23 @@ class Connect:
         prefix: str,
         **arguments: Any,  # noqa: ANN401 - see above
     ) -> Reaching:
-        """Return a client of a service whose environment variables begin with ``prefix``."""
+        """Return a client of a service whose environment variables begin with ``prefix``.
+
+        Raises:
+            click.UsageError: an option or a variable is invalid.
+        """
         from gazette_spark.client import environment
 
         # The client's errors name an environment variable, but the user may have set an option instead.
         names = {_variable(flag, prefix): flag for flag in self.flags} | dict(self.typed)
-        try:
-            with environment.errors(prefix):
-                settings = environment.arguments(self.variables(endpoint, prefix), prefix)
-                client = make(**{**settings, "timeout_s": self.timeout_s, **arguments})
-        except OptionError as error:
-            option = names.get(error.option, error.option)
-            raise OptionError(option, error.got, error.expected) from None
+        with usage_errors():
+            try:
+                with environment.errors(prefix):
+                    settings = environment.arguments(self.variables(endpoint, prefix), prefix)
+                    client = make(**{**settings, "timeout_s": self.timeout_s, **arguments})
+            except OptionError as error:
+                option = names.get(error.option, error.option)
+                raise OptionError(option, error.got, error.expected) from None
         service = f"{prefix.lower()} {endpoint.partition('://')[2] or endpoint}"
         # A client connects with its first call, so a thread watches for silence.
         tell_of_silence(lambda: client.default_connection, service, self.timeout_s)

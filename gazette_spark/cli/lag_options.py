@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from gazette_spark.cli.journal_options import security_options, shown_option
-from gazette_spark.cli.main import Integer, Number, broker_option, one_line
-from gazette_spark.errors import OptionError
+from gazette_spark.cli.main import Integer, Number, broker_option, usage_errors
 from gazette_spark.lag.group_lag import Alarms
 from gazette_spark.lag.history import HistoryOptions
 from gazette_spark.lag.rules import Thresholds
@@ -80,11 +79,9 @@ def rules(options: Mapping[str, Any]) -> tuple[HistoryOptions, Thresholds]:
     Raises:
         click.UsageError: an option is out of range.
     """
-    try:
+    with usage_errors():
         history = HistoryOptions(**{name: options[name] for name in HISTORY})
         return history, Thresholds(options["allowed_lag"], options["minimum_complete"])
-    except OptionError as error:
-        raise click.UsageError(one_line(error)) from error
 
 
 def feed_options(command: Decorated) -> Decorated:

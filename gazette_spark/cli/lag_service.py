@@ -20,7 +20,7 @@ import click
 
 from gazette_spark.cli.journal_options import interrupted_by_signals, make_connect
 from gazette_spark.cli.lag_options import alarms, feed_options, named, rule_options, rules
-from gazette_spark.cli.main import Integer, Number, one_line
+from gazette_spark.cli.main import Integer, Number, one_line, usage_errors
 from gazette_spark.cli.output import format_option
 from gazette_spark.errors import GazetteError, MissingPackageError
 from gazette_spark.lag.rules import Status
@@ -141,7 +141,7 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
     try:
         from gazette_spark._ledger.positions import now_ms as clock
         from gazette_spark.lag.api import Api
-        from gazette_spark.lag.server import LagService
+        from gazette_spark.lag.server import LagService, parse_listen
     except ImportError as error:
         raise MissingPackageError(f"{error.name} is not installed", "gazette-spark[lag]") from error
     # To stderr, because programs that start the server read its address from stdout.
@@ -169,12 +169,15 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
             more_metrics=client.metrics.exposition,
             other_clusters=other_clusters,
         )
+        with usage_errors():
+            parse_listen(listen)
+            notifier = _notifier(options)
         with LagService(
             api,
             _feeds(options, client, consumers),
             listen=listen,
             interval_s=options["interval_s"],
-            notifier=_notifier(options),
+            notifier=notifier,
         ) as service:
             click.echo(f"listening on {service.address}")
             try:

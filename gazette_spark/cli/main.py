@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from typing import IO, Any, TypeVar
@@ -17,7 +18,7 @@ from typing import IO, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from gazette_spark.errors import GazetteError
+from gazette_spark.errors import GazetteError, OptionError
 from gazette_spark.version import VERSION
 
 COMMANDS = {
@@ -215,6 +216,19 @@ class Interrupted(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the text without "Error:"."""
         click.echo(self.format_message(), file=file, err=True)
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Treat an invalid option in the block as wrong usage, which is exit code 2.
+
+    Raises:
+        click.UsageError: replaces an OptionError.
+    """
+    try:
+        yield
+    except OptionError as error:
+        raise click.UsageError(one_line(error)) from error
 
 
 def one_line(error: GazetteError | str) -> str:

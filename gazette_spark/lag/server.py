@@ -82,9 +82,7 @@ class LagService:
         self._feeds = feeds
         self._interval_s = interval_s
         self._notifier = notifier
-        host, _, port = listen.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise OptionError("listen", repr(listen), "host:port such as 127.0.0.1:8000")
+        host, port = parse_listen(listen)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # Bound here instead of by uvicorn, so that a port in use raises an error here, and port 0 is already
         # replaced by its number. The protocol is named because otherwise asyncio does not recognise TCP and
@@ -92,7 +90,7 @@ class LagService:
         self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind((host.strip("[]"), int(port)))
+            self._socket.bind((host, port))
             # From here on, clients that connect wait for an answer instead of being refused.
             self._socket.listen()
         except OSError as error:
@@ -291,3 +289,15 @@ async def _send(send: Send, answer: HttpAnswer) -> None:
     ]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
+
+
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Return the host and the port of an address such as ``127.0.0.1:8000``.
+
+    Raises:
+        OptionError: it has another form.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise OptionError("listen", repr(listen), "host:port such as 127.0.0.1:8000")
+    return host.strip("[]"), int(port)

@@ -60,7 +60,7 @@ def test_a_token_opens_what_it_claims(guarded: Command, fresh_prefix: str) -> No
 @pytest.mark.parametrize("variable", ["BROKER_AUTH_KEYS", "BROKER_AUTH_TOKEN"])
 def test_bad_secrets_are_named_by_their_variable(guarded: Command, variable: str) -> None:
     done = guarded("list", **{variable: "not a secret"})
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert variable in done.stderr
     assert "not a secret" not in done.output
 

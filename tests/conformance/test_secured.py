@@ -142,7 +142,7 @@ def test_the_lag_command_enters_too(secured: BrokerHandle, journal: str, tmp_pat
 
 def test_a_bad_flag_is_named(secured: BrokerHandle, tmp_path: Path) -> None:
     done = command(secured, "journals", f"--tls-ca-file={tmp_path / 'nowhere'}", "list")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "'--tls-ca-file'" in done.stderr
     plain = command(secured, "journals", *flags_of(secured), "list", BROKER_ADDRESS="http://127.0.0.1:1")
     assert "BROKER_ADDRESS" in plain.stderr

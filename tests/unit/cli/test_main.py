@@ -166,6 +166,7 @@ def test_the_broker_is_named_at_any_place(words: list[str]) -> None:
     arguments = [word.format(url="localhost:8080") for word in words]
     answer = CliRunner(env={"BROKER_ADDRESS": "http://other:1"}).invoke(main, arguments)
     assert "option '--broker': got 'localhost:8080'; expected a URL" in answer.stderr
+    assert answer.exit_code == 2
 
 
 def test_a_broker_that_a_command_would_not_use_is_refused(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_a_broker_that_a_command_would_not_use_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize("words", [["journals", "list"], ["lag", "show", "--table", "x"]], ids=" ".join)
 def test_the_environment_names_the_broker(words: list[str]) -> None:
     answer = CliRunner(env={"BROKER_ADDRESS": "localhost:8080"}).invoke(main, words)
-    assert "option 'BROKER_ADDRESS': got 'localhost:8080'" in answer.stderr
+    assert (answer.exit_code, "option 'BROKER_ADDRESS': got 'localhost:8080'" in answer.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
