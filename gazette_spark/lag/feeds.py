@@ -399,7 +399,8 @@ class ShardFeed:
     """A group for each shard, ``shard:ID``, with a step whenever its progress has changed.
 
     A shard that has FAILED, is not running, or makes no progress has no more steps, so with unread bytes it
-    becomes STOP. The time of a step is that of the poll that saw it. The caller closes the client.
+    becomes STOP. The log has the error of a FAILED shard. The time of a step is that of the poll that saw it.
+    The caller closes the client.
 
     Args:
         client: Client of the consumer.
@@ -411,6 +412,8 @@ class ShardFeed:
         self._client = client
         self._name = name or SHARD_GROUP
         self._seen: dict[str, dict[str, int]] = {}
+        self._errors: dict[str, str] = {}
+        """Errors of shards that have FAILED."""
 
     def __repr__(self) -> str:
         return f"shards of {masked_url(self._client.endpoint)}"
@@ -423,6 +426,14 @@ class ShardFeed:
             del self._seen[shard_id]
             monitor.forget_group(self._group(shard_id))
         self.groups = tuple(map(self._group, listed))
+        errors = {
+            shard_id: " ".join("; ".join(failed).split())
+            for shard_id, shard in listed.items()
+            if (failed := [error for status in shard.status for error in status.errors])
+        }
+        for shard_id, error in errors.items() - self._errors.items():
+            log.warning("lag.shard_failed group=%s error=%s", self._group(shard_id), error)
+        self._errors = errors
         for shard_id, shard in listed.items():
             steps: list[GroupCommit] = []
             group, seen = self._group(shard_id), self._seen.setdefault(shard_id, {})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from gazette_spark.consumer.application import Progress
 from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.errors import UnavailableError
@@ -26,11 +28,20 @@ class Consumer:
         self.specs = {each: shard_spec(each, {"shop/orders": 0}) for each in ids}
         self.read: dict[str, int] = dict.fromkeys(ids, 0)
         self.is_up = True
+        self.errors: dict[str, str] = {}
+        """Errors of FAILED shards."""
 
     def list_shards(self) -> list[pc.ListResponse.Shard]:
         if not self.is_up:
             raise UnavailableError(self.endpoint, "it is down")
-        return [pc.ListResponse.Shard(spec=spec) for spec in self.specs.values()]
+        failed = {
+            shard_id: [pc.ReplicaStatus(code=pc.ReplicaStatus.FAILED, errors=[error])]
+            for shard_id, error in self.errors.items()
+        }
+        return [
+            pc.ListResponse.Shard(spec=spec, status=failed.get(shard_id, ()))
+            for shard_id, spec in self.specs.items()
+        ]
 
     def progress_of(self, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, Progress]:
         ids = [each.spec.id for each in shards if each.spec.id in self.read]
@@ -93,6 +104,19 @@ def test_a_shard_that_stands_is_stopped() -> None:
     partition = watched.monitor.lag("shard:shard-a", watched.now_ms).verdict.partitions[0]
     assert (partition.status, partition.client_id) == (Status.STOP, "shop/orders")
     assert watched.verdict("shard-b")[0] == Status.OK
+
+
+def test_the_error_of_a_failed_shard_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its verdict may be UNKNOWN, which does not say why."""
+    watched = Watched("shard-a", "shard-b")
+    watched.consumer.errors["shard-a"] = "store:\n is full"
+    watched.rounds(2, 100)
+    assert caplog.messages == ["lag.shard_failed group=shard:shard-a error=store: is full"]
+    watched.consumer.errors.clear()
+    watched.rounds(1, 100)
+    watched.consumer.errors["shard-a"] = "again"
+    watched.rounds(1, 100)
+    assert caplog.messages[1:] == ["lag.shard_failed group=shard:shard-a error=again"]
 
 
 def test_a_monitor_that_starts_calls_no_shard_stopped() -> None:
