@@ -32,6 +32,10 @@ MIN_PYTHON = (3, 11)
 
 JAVA_VERSIONS = (17, 21)
 
+# pyspark-client is only Spark Connect, without the JVM's jars.
+SPARK = ("pyspark", "pyspark-client", "delta-spark")
+"""Packages of Spark and Delta."""
+
 STORES_TRIED = 3
 """Maximum number of stores that the broker tries if the user names none."""
 
@@ -92,8 +96,13 @@ def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_for
 def checks(connect: Connect, stores: Sequence[str]) -> Iterator[tuple[str, Check]]:
     """Yield the checks. Each may depend on the ones before it."""
     yield "Python", lambda: check_python(sys.version_info[:3], sys.executable, os.environ)
-    yield "Java", lambda: check_java(os.environ)
-    yield "Spark", check_spark
+    # The lag monitor is also installed on machines without Spark.
+    if _version("uvicorn") and not any(map(_version, SPARK)):
+        text = "not installed; queries need it, but the lag monitor does not"
+        yield "Spark", lambda: iter([Finding("spark", "skipped", text)])
+    else:
+        yield "Java", lambda: check_java(os.environ)
+        yield "Spark", check_spark
     yield "native decoder", check_native
     yield "token", lambda: check_token(connect.variables(), time.time())
     yield "broker", lambda: check_broker(connect, stores)
@@ -163,8 +172,7 @@ def check_java(env: Mapping[str, str]) -> Iterator[Finding]:
 def check_spark() -> Iterator[Finding]:
     """Check that Spark and Delta are installed in compatible releases."""
     install = "pip install 'gazette-spark[spark]'"
-    versions = {name: _version(name) for name in ("pyspark", "pyspark-client", "delta-spark")}
-    # pyspark-client is only Spark Connect, without the JVM's jars.
+    versions = {name: _version(name) for name in SPARK}
     spark = versions["pyspark"] or versions["pyspark-client"]
     if spark is None:
         yield Finding("spark", "problem", "pyspark is not installed", install)

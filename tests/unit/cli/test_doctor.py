@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import jwt
 import pytest
+from click.testing import CliRunner
 
 from gazette_spark.cli.doctor import (
     Finding,
@@ -20,6 +22,7 @@ from gazette_spark.cli.doctor import (
     check_token,
     lines,
 )
+from gazette_spark.cli.main import main
 from gazette_spark.client._list.listing import ListedFragment
 from gazette_spark.errors import JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -125,6 +128,24 @@ def test_spark_and_delta_belong_together(
     problems = [each.text for each in found if each.state == "problem"]
     assert [problem in text for text in problems] == [True] * bool(problem)
     assert all("pip install" in each.remedy for each in found if each.state == "problem")
+
+
+@pytest.mark.parametrize(("monitor", "state"), [("uvicorn", "skipped"), ("", "problem")])
+def test_a_machine_for_the_lag_monitor_needs_no_spark(
+    monkeypatch: pytest.MonkeyPatch, monitor: str, state: str
+) -> None:
+    def version(name: str) -> str:
+        if name != monitor:
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    answer = CliRunner().invoke(
+        main, ["--broker", "http://127.0.0.1:1", "doctor", "--timeout", "0.2", "--format", "json"]
+    )
+    states = {finding["check"]: finding["state"] for finding in json.loads(answer.stdout)}
+    assert {states.get(name, "skipped") for name in ("java", "spark", "delta")} == {state}
 
 
 def token(**claims: object) -> str:
