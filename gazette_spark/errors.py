@@ -352,7 +352,9 @@ class UnavailableError(CallError):
     retryable: ClassVar[bool] = True
 
     def _text(self) -> str:
-        address = "brokerAddress" if self.service == _BROKER else f"{self.service.upper()}_ADDRESS"
+        # Queries show this text, and so do the log and the page of the lag monitor, which is a command.
+        broker = "brokerAddress (of a command --broker or BROKER_ADDRESS)"
+        address = broker if self.service == _BROKER else f"{self.service.upper()}_ADDRESS"
         # gRPC lists each address that it tried, and then the cause, which is what helps the user.
         cause = self.problem.rpartition("Failed to connect to remote host: ")[2]
         if lookup := _FAILED_LOOKUP.search(cause):
