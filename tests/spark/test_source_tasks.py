@@ -37,8 +37,10 @@ ANSWER_WITHIN_S = 120
 
 
 class Job:
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
+        self.log = log
+        """Log of the driver."""
         self._lines: list[dict[str, Any]] = []
         self._there = threading.Condition()
         assert process.stdout is not None
@@ -93,7 +95,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
             stderr=log,
             start_new_session=True,
         )
-    started = Job(process)
+    started = Job(process, scratch / "log")
     try:
         assert started.answer(START_WITHIN_S) == {"ready": True}
         yield started
@@ -146,6 +148,20 @@ def rows(answer: dict[str, Any]) -> list[tuple[int, bytes]]:
     """Return offset and value of an answer's rows, in order."""
     assert "error" not in answer, answer["error"]
     return sorted((offset, value.encode()) for offset, value in answer["rows"])
+
+
+@pytest.mark.soak
+def test_the_log_level_takes_effect_on_the_driver(job: Job, endpoint: str) -> None:
+    """Spark shows the output of the planner's process, to which the option sends the lines."""
+    options = {"brokerAddress": endpoint, "journals": NAME}
+    job.ask(**options)
+    assert rows(job.answer()) == records(CONTENT)
+    assert "batch planned" not in job.log.read_text()
+    job.ask(**options, logLevel="info")
+    assert rows(job.answer()) == records(CONTENT)
+    wait_until(
+        "the line", lambda: f"plan: batch planned journals=1 bytes={len(CONTENT)} " in job.log.read_text()
+    )
 
 
 @pytest.mark.soak
