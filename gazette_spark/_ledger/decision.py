@@ -136,7 +136,7 @@ TRIMMABLE = frozenset({Coverage.NEXT, Coverage.UNCHANGED, Coverage.COVERED, Cove
 """Coverages of journals in a batch that can be trimmed so that it continues the table."""
 
 
-def decide(
+def decide(  # noqa: C901, PLR0911, PLR0912 - the whole decision, to be checked by reading it once
     state: LedgerState,
     batch: Batch,
     *,
@@ -159,14 +159,29 @@ def decide(
     # to users, so a source that was moved continues where it ended (decision 0025).
     compared = _compare(batch, newest, allowed)
     state = replace(state, entry=compared.entry)
-    coverages = compared.coverages
+    entry, coverages = compared.entry, compared.coverages
     # This writer may have to leave the table alone, or the batch may come from a checkpoint that is not the
-    # table's. Offsets alone show neither, so both are checked before offsets are compared.
-    error = _table_conflict(state, compared, seen)
-    if error is None and newest is not None:
-        error = _checkpoint_conflict(batch, newest, allowed)
-    if error is not None:
+    # table's. Offsets alone show neither, so both are checked before offsets are compared. Offsets of another
+    # journal with the same name, or of rows of another kind, cannot be compared at all.
+    if entry is not None and (error := _recreated(batch, entry) or _other_rows(batch, entry)):
         return Refusal(error)
+    # Batch 0 left an entry. If there is none, this is another table or an older version of the table.
+    if entry is None and (batch.batch_id > 0 or is_cut_off(state)):
+        return Refusal(_without_entry(state, compared))
+    # To Delta, a RESTORE between a decision and its commit is not a conflict. The writer of the newest entry
+    # may have died before it could check for one.
+    if not _on_its_parent(state):
+        return Refusal(_restored_in_between(state, batch))
+    # After a RESTORE, the newest entry is not the one that this writer saw, just as with a second writer. The
+    # gap says more about the cause, so it is reported first.
+    if Coverage.GAP in coverages:
+        return Refusal(compared.error(GapError, {Coverage.GAP}))
+    # The batch may even continue what the other writer has written. But two writers of one stream are a
+    # mistake, which the operator should know.
+    if entry is not None and seen not in (None, entry.attempt):
+        return Refusal(fenced(state, batch))
+    if newest is not None and (conflict := _checkpoint_conflict(batch, newest, allowed)):
+        return Refusal(conflict)
     # A replay is skipped even if no source moved. Any other batch in which no source moved may have rows.
     covered = coverages <= {Coverage.COVERED, Coverage.UNCHANGED}
     if covered and newest is not None and is_replay(batch, newest):
@@ -185,12 +200,33 @@ def decide(
         return Skip()
     # Part of the batch is in the table. Without trim that is an error, because it shows that the checkpoint
     # does not belong to this table, which the operator should know (decision 0012).
-    if _may_trim(batch, allowed) and coverages <= TRIMMABLE:
-        return _trimmed(state, batch, attempt, allowed)
-    overlap = compared.error(OverlapError, {Coverage.COVERED, Coverage.PARTIAL, Coverage.OVERLAP})
-    if allowed.trim and batch.stateful:
-        overlap.advice = STATE_ADVICE
-    return Refusal(overlap)
+    if not (_may_trim(batch, allowed) and coverages <= TRIMMABLE):
+        overlap = compared.error(OverlapError, {Coverage.COVERED, Coverage.PARTIAL, Coverage.OVERLAP})
+        if allowed.trim and batch.stateful:
+            overlap.advice = STATE_ADVICE
+        return Refusal(overlap)
+    assert entry is not None  # Without an entry, nothing is covered.
+    # The row of a join cannot be identified by the offset of one side. A union would be safe, but it cannot
+    # be distinguished from a join (decision 0012).
+    if len(batch.end) > 1 or len(entry.end) > 1:
+        problem = "its query has several sources, so its rows do not show which records they come from"
+        return Refusal(TrimError(batch.table, batch.app_id, batch.batch_id, problem))
+    recorded, ranges = entry.read_through, []
+    for begin, end in zip(batch.begin, batch.end, strict=True):
+        assert isinstance(begin, JournalOffsets)
+        assert isinstance(end, JournalOffsets)
+        for journal, until in end.read_through.items():
+            # A row has the offset of its record's first byte, and ends in the ledger are on record
+            # boundaries, so comparing offsets never splits a record. Journals that are NEXT get a range as
+            # well, because a row of a journal without a range ends the query.
+            if (since := begin.read_through[journal]) < until:
+                new_from = min(until, max(since, recorded.get(journal, since)))
+                ranges.append(NewRange(journal, since, new_from, until))
+    # This number is for people and for the lag monitor. The offsets of trimmed rows are not recorded, because
+    # an entry records what its commit added.
+    trimmed_bytes = sum(span.since - span.begin for span in ranges)
+    made = replace(next_entry(state, batch, attempt, allowed), trimmed_bytes=trimmed_bytes)
+    return Write(made, tuple(ranges))
 
 
 STATE_ADVICE = (
@@ -242,18 +278,6 @@ def is_replay(batch: Batch, entry: LedgerEntry) -> bool:
     return not entry.is_fence and written == (batch.query_id, batch.batch_id, batch.planned_ms)
 
 
-def _is_after(batch: Batch, entry: LedgerEntry) -> bool:
-    """Return whether a batch of the entry's query follows the entry.
-
-    It may follow another planning of the entry's batch instead: two copies of a checkpoint may both have
-    written a batch with that number, one of them before a RESTORE.
-    """
-    if batch.batch_id != entry.batch_id + 1:
-        return False
-    # Fences, and entries of batches without a query, have no time of planning. For these, the number decides.
-    return entry.is_fence or None in (entry.planned_ms, batch.after_ms) or entry.planned_ms == batch.after_ms
-
-
 def _may_have_rows(batch: Batch, entry: LedgerEntry | None) -> bool:
     """Return whether a batch in which no source moved, and which is not a replay, has to be written.
 
@@ -297,7 +321,18 @@ def _checkpoint_conflict(
         return None
     kind: type[OverlapError | GapError] = OverlapError
     if batch.query_id == entry.query_id:
-        if is_replay(batch, entry) or _is_after(batch, entry):
+        # The batch is another run of the entry's batch, or the next one. With the next number, it may follow
+        # another planning of the entry's batch instead: two copies of a checkpoint may both have written a
+        # batch with that number, one of them before a RESTORE. Fences, and entries of batches without a
+        # query, have no time of planning. For these, the number decides.
+        if is_replay(batch, entry) or (
+            batch.batch_id == entry.batch_id + 1
+            and (
+                entry.is_fence
+                or None in (entry.planned_ms, batch.after_ms)
+                or entry.planned_ms == batch.after_ms
+            )
+        ):
             return None
         # An earlier attempt at this batch left the fence because of its dead letters. The batch's rows are
         # still to be written.
@@ -311,7 +346,17 @@ def _checkpoint_conflict(
     # continue the entry, the contents of the old state are lost, and the user has to accept that explicitly.
     elif batch.batch_id == 0 and (allowed.restart or not (entry.stateful or _texts(entry))):
         return None
-    error = kind(batch.table, batch.app_id, batch.batch_id, tuple(_bound_mismatches(batch, entry)))
+    last = f"batch {entry.batch_id} of query {entry.query_id}"
+    mismatches: list[Mismatch] = []
+    if batch.stateful or entry.stateful:
+        this = f"batch {batch.batch_id} of query {batch.query_id}"
+        mismatches.append(Mismatch("the query's state", last, this, None))
+    recorded = entry.end
+    for number, (begin, end) in enumerate(zip(batch.begin, batch.end, strict=True)):
+        if not isinstance(end, JournalOffsets):
+            position = recorded[number] if number < len(recorded) else None
+            mismatches.append(Mismatch(f"source {number}", f"{_text(position)} ({last})", _text(begin), end))
+    error = kind(batch.table, batch.app_id, batch.batch_id, tuple(mismatches))
     error.advice = BOUND_ADVICE
     return error
 
@@ -328,71 +373,6 @@ BOUND_ADVICE = (
 
 def _texts(entry: LedgerEntry) -> bool:
     return any(isinstance(position, str) for position in entry.end)
-
-
-def _bound_mismatches(batch: Batch, entry: LedgerEntry) -> Iterator[Mismatch]:
-    last = f"batch {entry.batch_id} of query {entry.query_id}"
-    if batch.stateful or entry.stateful:
-        yield Mismatch("the query's state", last, f"batch {batch.batch_id} of query {batch.query_id}", None)
-    recorded = entry.end
-    for number, (begin, end) in enumerate(zip(batch.begin, batch.end, strict=True)):
-        if not isinstance(end, JournalOffsets):
-            position = recorded[number] if number < len(recorded) else None
-            yield Mismatch(f"source {number}", f"{_text(position)} ({last})", _text(begin), end)
-
-
-def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -> Write | Refusal:
-    """Write only the new rows of a batch, or refuse it if its rows do not show which are new."""
-    assert state.entry is not None  # Without an entry, nothing is covered.
-    # The row of a join cannot be identified by the offset of one side. A union would be safe, but it cannot
-    # be distinguished from a join (decision 0012).
-    if len(batch.end) > 1 or len(state.entry.end) > 1:
-        problem = "its query has several sources, so its rows do not show which records they come from"
-        return Refusal(TrimError(batch.table, batch.app_id, batch.batch_id, problem))
-    recorded, ranges = state.entry.read_through, []
-    for begin, end in zip(batch.begin, batch.end, strict=True):
-        assert isinstance(begin, JournalOffsets)
-        assert isinstance(end, JournalOffsets)
-        for journal, until in end.read_through.items():
-            # A row has the offset of its record's first byte, and ends in the ledger are on record
-            # boundaries, so comparing offsets never splits a record. Journals that are NEXT get a range as
-            # well, because a row of a journal without a range ends the query.
-            if (since := begin.read_through[journal]) < until:
-                new_from = min(until, max(since, recorded.get(journal, since)))
-                ranges.append(NewRange(journal, since, new_from, until))
-    # This number is for people and for the lag monitor. The offsets of trimmed rows are not recorded, because
-    # an entry records what its commit added.
-    trimmed_bytes = sum(span.since - span.begin for span in ranges)
-    entry = replace(next_entry(state, batch, attempt, allowed), trimmed_bytes=trimmed_bytes)
-    return Write(entry, tuple(ranges))
-
-
-def _table_conflict(
-    state: LedgerState, compared: _BatchComparison, seen: str | None
-) -> SinkError | JournalRecreatedError | None:
-    """Return the reason why this writer may not continue the table, or None if it may."""
-    batch = compared.batch
-    # Offsets of another journal with the same name, or of rows of another kind, cannot be compared at all.
-    if state.entry is not None and (
-        error := _recreated(batch, state.entry) or _other_rows(batch, state.entry)
-    ):
-        return error
-    # Batch 0 left an entry. If there is none, this is another table or an older version of the table.
-    if state.entry is None and (batch.batch_id > 0 or is_cut_off(state)):
-        return _without_entry(state, compared)
-    # To Delta, a RESTORE between a decision and its commit is not a conflict. The writer of the newest entry
-    # may have died before it could check for one.
-    if not _on_its_parent(state):
-        return _restored_in_between(state, batch)
-    # After a RESTORE, the newest entry is not the one that this writer saw, just as with a second writer. The
-    # gap says more about the cause, so it is reported first.
-    if Coverage.GAP in compared.coverages:
-        return compared.error(GapError, {Coverage.GAP})
-    # The batch may even continue what the other writer has written. But two writers of one stream are a
-    # mistake, which the operator should know.
-    if state.entry is not None and seen not in (None, state.entry.attempt):
-        return fenced(state, batch)
-    return None
 
 
 def is_cut_off(state: LedgerState) -> bool:

@@ -465,7 +465,26 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
             # A fence has no time of planning. It is stored with a value that no batch has.
             planned_ms = None if planned_ms == FENCE_MS else planned_ms
             starts, begins, ends = (_positions(source, app_id) for source in (start, begin, end))
-            _check_order(starts, begins, ends, app_id)
+            # A journal needs a start and a begin which are not past its end. A journal without an end would
+            # look new, and all of its rows would be written again.
+            for positions in zip_longest(starts, begins, ends):
+                first_of, since_of, until_of = (
+                    position.read_through if isinstance(position, JournalOffsets) else {}
+                    for position in positions
+                )
+                for journal in first_of.keys() | since_of.keys() | until_of.keys():
+                    first, since, until = first_of.get(journal), since_of.get(journal), until_of.get(journal)
+                    if first is None or since is None or until is None or max(first, since) > until:
+                        bounds = f"start {first}, begin {since} and end {until}"
+                        raise _damaged(app_id, f"its {bounds} of journal {journal!r} do not fit together")
+            mode = value.get("mode", "append")
+            if mode not in ("append", "upsert"):
+                problem = f"unsupported mode {mode!r}; use the release of gazette_spark that wrote it"
+                raise LedgerFormatError(app_id, problem)
+            isolation = value.get("isolation", "read_uncommitted")
+            if isolation not in ("read_uncommitted", "read_committed"):
+                problem = f"isolation {isolation!r}, which only a later release of gazette_spark supports"
+                raise LedgerFormatError(app_id, problem)
             return LedgerEntry(
                 app_id,
                 txn_version,
@@ -479,7 +498,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 gaps=_gaps(value.get("gaps", []), app_id),
                 accepted_gaps=_gaps(value.get("accepted_gaps", []), app_id),
                 trimmed_bytes=value.get("trimmed_bytes", 0),
-                mode=_mode(value.get("mode", "append"), app_id),
+                mode=mode,
                 audit=_audit(value.get("audit"), app_id),
                 adopted=value.get("adopted") is True,
                 dead_letters=value.get("dead_letters"),
@@ -489,26 +508,12 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 stateful=value.get("stateful") is True,
                 heads=_offsets(value.get("heads", {}), app_id),
                 recreated=_offsets(value.get("recreated", {}), app_id),
-                isolation=_isolation(value.get("isolation", "read_uncommitted"), app_id),
+                isolation=isolation,
                 fingerprints=_fingerprints(value.get("fingerprints", {}), app_id),
                 # This entry has all positions, so later ones build on it.
                 full_ms=planned_ms,
             )
     raise _damaged(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
-
-
-def _check_order(starts: Positions, begins: Positions, ends: Positions, app_id: str) -> None:
-    """Check that an entry has a ``start`` and a ``begin`` of each journal, which are not past its end."""
-    # A journal without an end would look new, and all of its rows would be written again.
-    for source in zip_longest(starts, begins, ends):
-        start, begin, end = (
-            position.read_through if isinstance(position, JournalOffsets) else {} for position in source
-        )
-        for journal in start.keys() | begin.keys() | end.keys():
-            first, since, until = start.get(journal), begin.get(journal), end.get(journal)
-            if first is None or since is None or until is None or max(first, since) > until:
-                bounds = f"start {first}, begin {since} and end {until}"
-                raise _damaged(app_id, f"its {bounds} of journal {journal!r} do not fit together")
 
 
 def _offsets(value: object, app_id: str) -> Mapping[str, int]:
@@ -526,24 +531,6 @@ def _fingerprints(value: object, app_id: str) -> Mapping[str, Fingerprint]:
         return {journal: Fingerprint.from_text(text) for journal, text in value.items()}
     except OffsetError as error:
         raise _damaged(app_id, str(error)) from error
-
-
-def _mode(value: object, app_id: str) -> Mode:
-    match value:
-        case "append" | "upsert":
-            return value
-    raise LedgerFormatError(
-        app_id, f"unsupported mode {value!r}; use the release of gazette_spark that wrote it"
-    )
-
-
-def _isolation(value: object, app_id: str) -> Isolation:
-    match value:
-        case "read_uncommitted" | "read_committed":
-            return value
-    raise LedgerFormatError(
-        app_id, f"isolation {value!r}, which only a later release of gazette_spark supports"
-    )
 
 
 def _gaps(values: object, app_id: str) -> tuple[SkippedGap, ...]:

@@ -175,34 +175,32 @@ def iceberg_errors(
     except GazetteError:
         raise
     except catalog_errors() as error:
+        from pyiceberg import exceptions
+
         problem = f"pyiceberg failed: {type(error).__name__}: {_error_text(error)}"
-        remedy = next((text for kinds, text in _remedies() if isinstance(error, kinds)), "")
-        raise error_type(name, f"{problem}. {remedy}" if remedy else problem) from error
+        refusals = (
+            exceptions.UnauthorizedError,
+            exceptions.ForbiddenError,
+            exceptions.OAuthError,
+            exceptions.AuthorizationExpiredError,
+        )
+        if isinstance(error, refusals):
+            problem += ". Check the catalog's credential or token, and what it permits"
+        elif isinstance(error, exceptions.NoSuchNamespaceError):
+            problem += ". Create the namespace in the catalog first"
+        elif isinstance(error, exceptions.NoSuchTableError):
+            problem += ". Check the table's name"
+        # Errors of requests and of Arrow's file systems.
+        elif isinstance(error, OSError):
+            problem += ". Check the addresses and the credentials of the catalog and of its store"
+            problem += ", and that both answer"
+        raise error_type(name, problem) from error
 
 
 def _error_text(error: Exception) -> str:
     """Return an error's text on one line, without a password in an address and without the properties."""
     text = _USER_INFO.sub("://", deltalake_text(error)).partition(" with the following properties")[0]
     return text.rstrip(".")
-
-
-def _remedies() -> Iterator[tuple[type[Exception] | tuple[type[Exception], ...], str]]:
-    from pyiceberg import exceptions
-
-    refusals = (
-        exceptions.UnauthorizedError,
-        exceptions.ForbiddenError,
-        exceptions.OAuthError,
-        exceptions.AuthorizationExpiredError,
-    )
-    yield refusals, "Check the catalog's credential or token, and what it permits"
-    yield exceptions.NoSuchNamespaceError, "Create the namespace in the catalog first"
-    yield exceptions.NoSuchTableError, "Check the table's name"
-    # Errors of requests and of Arrow's file systems.
-    yield (
-        OSError,
-        "Check the addresses and the credentials of the catalog and of its store, and that both answer",
-    )
 
 
 def input_error(name: str, problem: str) -> InputError:
@@ -230,29 +228,6 @@ class _Newest:
     text: str
     snapshot_id: int
     sequence_number: int
-
-
-def _newest_entries(properties: Mapping[str, str]) -> list[_Newest]:
-    entries = []
-    # Anyone can edit the property that is the authority. A damaged one is an error. If it were treated as a
-    # missing ledger, the stream would begin a second one.
-    for key, text in properties.items():
-        if not key.startswith(PROPERTY_PREFIX):
-            continue
-        try:
-            value = parse_json(text)
-        except JsonError:
-            value = None
-        match value:
-            case {"app_id": str(app_id), "snapshot_id": int(snapshot_id), "sequence_number": int(number)}:
-                # A copy under another name would replace the entry of its snapshot, or begin a second ledger.
-                if key != PROPERTY_PREFIX + app_id:
-                    problem = f"the table property has the entry of app id {app_id!r}; remove it by hand"
-                    raise TableRefusedError(key, problem)
-                entries.append(_Newest(app_id, text, snapshot_id, number))
-            case _:
-                raise TableRefusedError(key, "the table property is not a ledger entry; remove it by hand")
-    return entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,13 +305,28 @@ def history_rows(
     # When a parent expires, Iceberg for Java keeps its id in the child, but pyiceberg does not. So only the
     # very first snapshot, whose sequence number is 1, is certain to have no parent.
     complete = not chain or (at is None and chain[-1].number == 1)
+    newest: list[_Newest] = []
+    # Anyone can edit the property that is the authority. A damaged one is an error. If it were treated as a
+    # missing ledger, the stream would begin a second one.
+    for key, text in properties.items():
+        if not key.startswith(PROPERTY_PREFIX):
+            continue
+        try:
+            value = parse_json(text)
+        except JsonError:
+            value = None
+        match value:
+            case {"app_id": str(app_id), "snapshot_id": int(snapshot_id), "sequence_number": int(number)}:
+                # A copy under another name would replace the entry of its snapshot, or begin a second ledger.
+                if key != PROPERTY_PREFIX + app_id:
+                    problem = f"the table property has the entry of app id {app_id!r}; remove it by hand"
+                    raise TableRefusedError(key, problem)
+                newest.append(_Newest(app_id, text, snapshot_id, number))
+            case _:
+                raise TableRefusedError(key, "the table property is not a ledger entry; remove it by hand")
     # The property of each app id counts only if its snapshot is on the path. A property that was rolled back
     # is left out here, so the newest summary with an entry is the ledger's end.
-    newest = [
-        entry
-        for entry in _newest_entries(properties)
-        if is_visible(entry, chain, complete=complete, earlier=earlier)
-    ]
+    newest = [entry for entry in newest if is_visible(entry, chain, complete=complete, earlier=earlier)]
     # The newest entry is read from the property, which has all positions: the summary may have only those
     # that moved.
     texts = {entry.snapshot_id: entry.text for entry in newest}
