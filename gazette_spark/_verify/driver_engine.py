@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -151,11 +150,15 @@ class DriverEngine:
             )
         if not is_small:
             raise NeedsSparkError(f"its journals have {size >> 20} MiB")
-        batches = [
-            *_records(options, plan, sides, at_once=True),
-            *self._table_rows(sides),
-            *self._dead_letters(sides),
-        ]
+        batches = [*_records(options, plan, sides, at_once=True), *self._table_rows(sides)]
+        columns = {"app_id": "app_id", "journal": "journal", "offset": "offset", "value": "raw"}
+        for app_id, names in sides.letters.items():
+            for location in {self._locations.get(name) or path_of(name) for name in names}:
+                if location is None:
+                    raise NeedsSparkError("its dead letters are in a catalog")
+                for batch in _TableRows(location).select(list(columns.values())):
+                    letters = _side(DEAD, batch.num_rows, **dict(zip(columns, batch.columns, strict=True)))
+                    batches.append(letters.filter(pc.equal(letters["app_id"], app_id)))
         rows = pa.Table.from_batches(batches, SIDE).combine_chunks()
         return DriverComparison(lambda: [rows], values=sides.values, places=sides.has_messages)
 
@@ -174,17 +177,6 @@ class DriverEngine:
         for batch in self._rows.select(list(columns.values())):
             rows = _side(ROWS, batch.num_rows, **dict(zip(columns, batch.columns, strict=True)))
             yield rows.filter(pc.invert(pc.is_in(rows["journal"], recreated)))
-
-    def _dead_letters(self, sides: Sides) -> Iterator[pa.RecordBatch]:
-        columns = {"app_id": "app_id", "journal": "journal", "offset": "offset", "value": "raw"}
-        for app_id, names in sides.letters.items():
-            locations = {self._locations.get(name) or path_of(name) for name in names}
-            for location in locations:
-                if location is None:
-                    raise NeedsSparkError("its dead letters are in a catalog")
-                for batch in _TableRows(location).select(list(columns.values())):
-                    rows = _side(DEAD, batch.num_rows, **dict(zip(columns, batch.columns, strict=True)))
-                    yield rows.filter(pc.equal(rows["app_id"], app_id))
 
 
 class _TableRows:
@@ -334,42 +326,33 @@ class DriverComparison:
 
     def totals(self, bins: Bins) -> list[Totals]:
         """Return the sums of each side."""
-        sums = Totals.gathered(len(bins), ())
-        totals = [sums, sums, sums]
+        size = len(bins)
+        totals = [Totals.gathered(size, ())] * 3
         for chunk in self.chunks():
-            totals = [*map(operator.add, totals, self._totals_of(chunk, bins))]
-        return totals
-
-    def _totals_of(self, chunk: pa.Table, bins: Bins) -> list[Totals]:
-        """Return what some rows add to the sums of each side."""
-        side, size = chunk["side"].to_numpy(), len(bins)
-        rows, at = _in_bins(chunk, bins, "offset")
-        nowhere = _nowhere(chunk, rows)
-        foreign = int(chunk["journal"].is_null().to_numpy()[nowhere].sum())
-        outside = {STRAY: len(nowhere) - foreign, FOREIGN: foreign}
-        committed_rows, committed_at = rows, at
-        if self.places:
-            committed_rows, committed_at = _in_bins(chunk, bins, "place")
-            # As in Spark's engine, only rows in a bin by their offset, and rows of the table in none, are
-            # counted where they were committed.
-            is_counted = np.isin(committed_rows, np.concatenate([rows, nowhere]))
-            committed_rows, committed_at = committed_rows[is_counted], committed_at[is_counted]
-        sums = []
-        for number in (RECORDS, ROWS, DEAD):
-            is_here = side[rows] == number
-            digests = np.zeros((size, WORDS), np.int64)
-            np.add.at(digests, at[is_here], self._words(chunk.take(rows[is_here])))
-            sums.append(
-                Totals(
+            side = chunk["side"].to_numpy()
+            rows, at = _in_bins(chunk, bins, "offset")
+            nowhere = _nowhere(chunk, rows)
+            foreign = int(chunk["journal"].is_null().to_numpy()[nowhere].sum())
+            outside = {STRAY: len(nowhere) - foreign, FOREIGN: foreign}
+            committed_rows, committed_at = rows, at
+            if self.places:
+                committed_rows, committed_at = _in_bins(chunk, bins, "place")
+                # As in Spark's engine, only rows in a bin by their offset, and rows of the table in none, are
+                # counted where they were committed.
+                is_counted = np.isin(committed_rows, np.concatenate([rows, nowhere]))
+                committed_rows, committed_at = committed_rows[is_counted], committed_at[is_counted]
+            for index, number in enumerate((RECORDS, ROWS, DEAD)):
+                is_here = side[rows] == number
+                digests = np.zeros((size, WORDS), np.int64)
+                np.add.at(digests, at[is_here], self._words(chunk.take(rows[is_here])))
+                committed = np.bincount(committed_at[side[committed_rows] == number], minlength=size)
+                totals[index] += Totals(
                     np.bincount(at[is_here], minlength=size).astype(np.int64),
                     digests,
-                    np.bincount(committed_at[side[committed_rows] == number], minlength=size).astype(
-                        np.int64
-                    ),
+                    committed.astype(np.int64),
                     outside if number == ROWS else {},
                 )
-            )
-        return sums
+        return totals
 
     def first_in(self, part: Part, what: str) -> tuple[int, str, int | None] | None:
         """Return the first offset of a part at which rows differ from records, or None.
@@ -377,7 +360,8 @@ class DriverComparison:
         Returns:
             The offset, the problem, and the place of the record.
         """
-        near = self._rows_in(Bins.of([part]))
+        bins = Bins.of([part])
+        near = pa.concat_tables(chunk.take(_in_bins(chunk, bins, "offset")[0]) for chunk in self.chunks())
         sides, offsets, places = (near[name].to_pylist() for name in ("side", "offset", "place"))
         values = near["value"].to_pylist() if self.values else [None] * len(near)
         records: Counter[tuple[int, bytes | None]] = Counter()
@@ -422,10 +406,6 @@ class DriverComparison:
             offsets, values = group["offset"].to_pylist(), group["value"].to_pylist()
             digests[index] = tree_digest(zip(offsets, values, strict=True))
         return digests
-
-    def _rows_in(self, bins: Bins) -> pa.Table:
-        """Return the rows whose offsets are in some bins."""
-        return pa.concat_tables(chunk.take(_in_bins(chunk, bins, "offset")[0]) for chunk in self.chunks())
 
     def _words(self, selected: pa.Table) -> Positions:
         """Return the words of the salted digests of rows."""

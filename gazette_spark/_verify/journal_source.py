@@ -143,24 +143,21 @@ def _skipped(
     missing = skipped_spans(view.client, claim.journal, stored, claim.start, claim.end)
     # The query skipped the bytes that an entry names, so the table has not lost them.
     lost = [part for gap in missing for part in outside(claim.gaps, *gap)]
-    # Two of them may cut the same record, whose rows must not be counted twice.
-    gone = joined(_with_cut_record(view, claim, framing, *span) for span in lost)
-    return tuple(sorted([*claim.gaps, *lost])), tuple(gone)
-
-
-def _with_cut_record(
-    view: JournalView, claim: CoveredRange, framing: RecordFraming, begin: int, end: int
-) -> tuple[int, int]:
-    """Return missing bytes with the rest of the record that they cut, which has a row but cannot be read."""
-    if isinstance(framing, ChunkFraming):
-        # A chunk that lacks one byte cannot be compared, so all of it counts as gone.
-        size = framing.chunk_bytes
-        return max(begin // size * size, claim.start), min(-(-end // size) * size, claim.end)
-    # A record never spans a gap that the query skipped, so the search need not go back beyond it.
-    low = max([claim.start, *(gap_end for _, gap_end in claim.gaps if gap_end <= begin)])
+    # Missing bytes may cut a record. It has a row but cannot be read, so the rest of it counts as gone.
     window = window_reader(view.client, claim.journal, fail_on_data_loss=False)
-    longest = view.options.max_record_bytes
-    return record_end(window, low, begin, longest, journal=claim.journal, framing=framing), end
+    gone: list[tuple[int, int]] = []
+    for begin, end in lost:
+        if isinstance(framing, ChunkFraming):
+            # A chunk that lacks one byte cannot be compared, so all of it counts as gone.
+            size = framing.chunk_bytes
+            gone.append((max(begin // size * size, claim.start), min(-(-end // size) * size, claim.end)))
+            continue
+        # A record never spans a gap that the query skipped, so the search need not go back beyond it.
+        low = max([claim.start, *(gap_end for _, gap_end in claim.gaps if gap_end <= begin)])
+        longest = view.options.max_record_bytes
+        gone.append((record_end(window, low, begin, longest, journal=claim.journal, framing=framing), end))
+    # Two of them may cut the same record, whose rows must not be counted twice.
+    return tuple(sorted([*claim.gaps, *lost])), tuple(joined(gone))
 
 
 def read_records(

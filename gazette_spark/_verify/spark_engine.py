@@ -107,27 +107,24 @@ class SparkEngine:
             excluded = F.coalesce(F.col("journal").isin(sorted(sides.recreated)), F.lit(False))  # noqa: FBT003 - Spark's
             frames.append(rows.where(~excluded))
         columns = {name: name for name in ("app_id", "journal", "offset")}
-        for app_id, tables in sides.letters.items():
-            for table in self._dead_tables(tables):
+        for app_id, letter_names in sides.letters.items():
+            # Several names may be of one table.
+            tables = {}
+            for name in letter_names:
+                path = self._locations.get(name)
+                table = DeltaTable.named(name) if path is None else DeltaTable(path=path, table=None)
+                if table.path is None and not self._spark.catalog.tableExists(name):
+                    problem = (
+                        f"its dead letters are in table {name} of a catalog that this session does not have: "
+                        f"give its location with --dead-letters {name}=URL"
+                    )
+                    raise InputError(problem)
+                tables[table.name] = table
+            for table in tables.values():
                 letters = table.rows(self._spark).where(F.col("app_id") == app_id)
                 frames.append(side(letters, DEAD, **columns, value="raw"))
         rows = reduce(DataFrame.unionAll, frames)
         return SparkComparison(self._spark, rows, values=sides.values, places=sides.has_messages)
-
-    def _dead_tables(self, names: Sequence[str]) -> list[DeltaTable]:
-        """Return the dead-letter tables that entries name, without duplicates."""
-        tables = {}
-        for name in names:
-            path = self._locations.get(name)
-            table = DeltaTable.named(name) if path is None else DeltaTable(path=path, table=None)
-            if table.path is None and not self._spark.catalog.tableExists(name):
-                problem = (
-                    f"its dead letters are in table {name} of a catalog that this session does not have: "
-                    f"give its location with --dead-letters {name}=URL"
-                )
-                raise InputError(problem)
-            tables[table.name] = table
-        return list(tables.values())
 
 
 @dataclass(frozen=True, slots=True)

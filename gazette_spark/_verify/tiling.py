@@ -217,6 +217,9 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
             ranges[key] = ranges.pop(former)
         elif same:
             ranges[key] = replace(ranges[same[0]], spans=[], gaps=[])
+    # Rows without columns of origin are counted together, for all journals of the batch.
+    by_journal = {counted.journal: counted for counted in entry.audit or ()}
+    is_counted = entry.audit is not None and by_journal.keys() != {None}
     for key in sorted(ranges.keys() | begins.keys() | ends.keys()):
         journal = key[1]
         begin, end, start = begins.get(key), ends.get(key), starts.get(key)
@@ -244,7 +247,10 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
             covered = ranges[key] = _Growing(start, end, entry.adopted)
         covered.end = end
         if end > begin:
-            covered.spans.append(CommittedSpan(begin, end, version, *_audited(entry, journal)))
+            counted = by_journal.get(journal)
+            rows = (counted.rows if counted else 0) if is_counted else None
+            digest = counted.digest if is_counted and counted else None
+            covered.spans.append(CommittedSpan(begin, end, version, rows, digest))
     # Gaps ascend, within the bytes of this entry. A gap of a journal that two sources read belongs to both.
     for gap in entry.gaps:
         around = []
@@ -269,16 +275,6 @@ def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:
     claims = [claim for tiling in tilings for claim in tiling.claims]
     names = Counter(claim.journal for claim in claims)
     return frozenset(claim.journal for claim in claims if names[claim.journal] > 1 or claim.recreated)
-
-
-def _audited(entry: LedgerEntry, journal: str) -> tuple[int | None, str | None]:
-    """Return the number of a journal's rows in a batch, and their digest, if the entry has them."""
-    by_journal = {counted.journal: counted for counted in entry.audit or ()}
-    # Rows without columns of origin are counted together, for all journals of the batch.
-    if entry.audit is None or by_journal.keys() == {None}:
-        return None, None
-    counted = by_journal.get(journal)
-    return (counted.rows, counted.digest) if counted else (0, None)
 
 
 def _flat(positions: Positions) -> dict[Key, int]:

@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 from gazette_spark._formats.arrays import Positions
-from gazette_spark._ledger.history import HistoryRow, app_ids, visible_entries
+from gazette_spark._ledger.history import app_ids, visible_entries
 from gazette_spark._options.source import READ_COMMITTED, parse_options
 from gazette_spark._planning.reads import JournalSource
 from gazette_spark._verify.data_ends import OriginColumns, origin_columns
@@ -199,23 +199,12 @@ def audit(
         for row in history
         if row.operation == "WRITE" and (rows := changed_rows(row).get("added")) is not None
     }
-    report.difference = _follow_ledger(report, history, app_id)
-    writers = {app_id} if app_id else set(app_ids(history))
-    report.others = tuple(commits_of_others(history, writers))
-    # A ledger that contradicts itself does not say which rows to expect.
-    if client is None or report.difference:
-        return report
-    if report.claims:
-        _compare_rows(report, engine, client, options, app_id=app_id, accepted=accepted)
-    else:
-        report.unproven.append("its entries name no journal")
-    return report
-
-
-def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | None) -> Difference | None:
-    # Delta deletes old log files by age. If version 0 is gone, so may be entries.
-    cleaned_up = bool(history) and history[-1].version > 0
-    for writer in [app_id] if app_id else app_ids(history):
+    writers = [app_id] if app_id else app_ids(history)
+    report.others = tuple(commits_of_others(history, set(writers)))
+    # A ledger that contradicts itself does not say which rows to expect, so the audit ends there. Delta
+    # deletes old log files by age: if version 0 is gone, so may be entries.
+    cleaned_up = history[-1].version > 0
+    for writer in writers:
         entries = [
             (row.version, entry) for row, entry in visible_entries(history, writer, table=report.table)
         ]
@@ -223,19 +212,27 @@ def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | 
             continue
         tiling = check_contiguous(writer, entries[::-1], cleaned_up=cleaned_up)
         if isinstance(tiling, Difference):
-            return tiling
+            report.difference = tiling
+            return report
         report.tilings.append(tiling)
         # Delta's log has the number of rows that a commit wrote. An entry with a different number is wrong.
         for version, entry in reversed(entries):
             counted, wrote = sum(rows.rows for rows in entry.audit or ()), report.appended.get(version)
             if entry.audit is not None and wrote not in (None, counted):
                 problem = f"its entry has {counted} rows, but the commit wrote {wrote}"
-                return Difference(problem, version)
+                report.difference = Difference(problem, version)
+                return report
     if not report.tilings:
         whose = f"of app id {app_id!r}" if app_id else "of any writer"
         problem = f"table {report.table} has no visible ledger entry {whose} in its {len(history)} commits"
         raise InputError(problem)
-    return None
+    if client is None:
+        return report
+    if report.claims:
+        _compare_rows(report, engine, client, options, app_id=app_id, accepted=accepted)
+    else:
+        report.unproven.append("its entries name no journal")
+    return report
 
 
 def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in order
