@@ -140,7 +140,26 @@ class RangeResolver:
             head = heads[journal]
             timestamp_ms = options.timestamp_of(journal)
             if resumed is None and timestamp_ms is not None:
-                return self._start_at(journal, timestamp_ms, head)
+                stored = view.offset_at(journal, timestamp_ms)
+                # Spark's Kafka source also treats this as an error: a start at the head would silently skip
+                # the records that the user expects to have been stored since that time.
+                if stored is None and options.starting_offsets_by_timestamp_strategy == "error":
+                    named = journal in options.starting_offsets_by_timestamp
+                    option = "startingOffsetsByTimestamp" if named else "startingTimestamp"
+                    raise OffsetError(
+                        f"nothing was stored at {option} {timestamp_ms} or later; "
+                        "set startingOffsetsByTimestampStrategy=latest to start at the write head",
+                        journal,
+                        head,
+                    )
+                # A fragment may begin inside a record. That record is read from its start, because its end
+                # was appended at the requested time or later.
+                at = head if stored is None else stored
+                low = min(view.client.first_offset(journal), at)
+                # If bytes before the offset are missing, and that is not an error, the query starts in the
+                # hole and reports it.
+                write_head = None if options.fail_on_data_loss else head
+                return view.whole_records(journal, low, at, skip_holes=True, write_head=write_head)
             chosen, option = choice.of(journal), "startingOffsets"
             # A table's end overrides every option about the start: rows before it are in the table, and bytes
             # after it that were skipped would be a gap in the ledger.
@@ -173,29 +192,6 @@ class RangeResolver:
         # positions of thousands of journals short.
         behind = {journal: head for journal, head in heads.items() if head > starts[journal]}
         return JournalOffsets(starts, revision=revision, heads=behind)
-
-    def _start_at(self, journal: str, timestamp_ms: int, head: int) -> int:
-        view, options = self._view, self._view.options
-        stored = view.offset_at(journal, timestamp_ms)
-        # Spark's Kafka source also treats this as an error: a start at the head would silently skip the
-        # records that the user expects to have been stored since that time.
-        if stored is None and options.starting_offsets_by_timestamp_strategy == "error":
-            named = journal in options.starting_offsets_by_timestamp
-            option = "startingOffsetsByTimestamp" if named else "startingTimestamp"
-            raise OffsetError(
-                f"nothing was stored at {option} {timestamp_ms} or later; "
-                "set startingOffsetsByTimestampStrategy=latest to start at the write head",
-                journal,
-                head,
-            )
-        # A fragment may begin inside a record. That record is read from its start, because its end was
-        # appended at the requested time or later.
-        first = view.client.first_offset(journal)
-        offset = head if stored is None else stored
-        # If bytes before the offset are missing, and that is not an error, the query starts in the hole and
-        # reports it.
-        write_head = None if options.fail_on_data_loss else head
-        return view.whole_records(journal, min(first, offset), offset, skip_holes=True, write_head=write_head)
 
     def _check_begin(self, journal: str, offset: int, end: int, what: str, way_out: str = "") -> None:
         """Check that a record may begin at an offset. Otherwise half a record would become a row."""

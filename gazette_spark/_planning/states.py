@@ -147,11 +147,23 @@ class StateFiles:
         Raises:
             OptionError: the file cannot be written.
         """
+        # Producers are six bytes. As numbers they fill eight, whose first two are zero.
+        octets = states.producers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
+        producers = pa.Array.from_buffers(pa.binary(6), len(states), [None, pa.py_buffer(octets.tobytes())])
+        numbers = (states.last_acks, states.last_clocks, states.begins, states.last_offsets)
+        columns = [
+            pa.Array.from_buffers(field.type, len(states), [None, pa.py_buffer(np.ascontiguousarray(column))])
+            for field, column in zip(list(_SCHEMA)[1:], numbers, strict=True)
+        ]
+        metadata = {"form": FORM, "start": str(start), "newest": str(states.newest)}
+        table = pa.Table.from_arrays([producers, *columns], schema=_SCHEMA).replace_schema_metadata(metadata)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
         # Attempts of a task, and speculative copies, may write the same file concurrently. Their states are
         # equal, so the last one changes nothing.
-        metadata = {"form": FORM, "start": str(start), "newest": str(states.newest)}
         try:
-            self._write(self._path(journal, offset), _serialized(states, metadata))
+            self._write(self._path(journal, offset), seal(sink.getvalue().to_pybytes()))
         except OSError as error:
             # Another attempt of the task may have written the file, or a later batch may have removed it.
             if self.load(journal, offset, start) is None:
@@ -298,22 +310,6 @@ def without_lost(states: ProducerStates, journal: str, begin: int, end: int) -> 
             *(journal, begin, end, lost),
         )
     return states.lost_since(end)
-
-
-def _serialized(states: ProducerStates, metadata: dict[str, str]) -> bytes:
-    # Producers are six bytes. As numbers they fill eight, whose first two are zero.
-    octets = states.producers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
-    producers = pa.Array.from_buffers(pa.binary(6), len(states), [None, pa.py_buffer(octets.tobytes())])
-    numbers = (states.last_acks, states.last_clocks, states.begins, states.last_offsets)
-    columns = [
-        pa.Array.from_buffers(field.type, len(states), [None, pa.py_buffer(np.ascontiguousarray(column))])
-        for field, column in zip(list(_SCHEMA)[1:], numbers, strict=True)
-    ]
-    table = pa.Table.from_arrays([producers, *columns], schema=_SCHEMA).replace_schema_metadata(metadata)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return seal(sink.getvalue().to_pybytes())
 
 
 def _states(table: pa.Table, newest: int) -> ProducerStates:

@@ -36,6 +36,7 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -104,7 +105,7 @@ class Layout:
     """Paths of files below the journals that are not fragments."""
 
 
-def layout_of(files: Iterable[StoreFile], selection: StoreSelection) -> Layout:
+def layout_of(files: Iterable[StoreFile], selection: StoreSelection) -> Layout:  # noqa: C901, PLR0912 - the rules, in order
     """Find the selected journals and their fragments in a listing.
 
     Raises:
@@ -125,8 +126,12 @@ def layout_of(files: Iterable[StoreFile], selection: StoreSelection) -> Layout:
         # Without the directories of the postfix, this name no longer has the prefix: the files belong to a
         # journal that is not selected, or the number of levels is wrong.
         if not journal.startswith(selection.prefix):
-            if selection.levels:
-                _check_shallow(by_directory[directory], selection)
+            for file in by_directory[directory] if selection.levels else ():
+                with suppress(ProtocolError):  # It is not a fragment.
+                    parse_content_path("any-journal", file.path.rpartition("/")[2])
+                    problem = f"but the fragment {file.path!r} is not so deep under {selection.prefix!r}"
+                    expected = "the number that all journals of a prefix have; or name the journals"
+                    raise OptionError(LEVELS, f"{selection.levels}, {problem}", expected)
             continue
         fragments: list[StoredFragment] = []
         for file in by_directory[directory]:
@@ -148,8 +153,28 @@ def layout_of(files: Iterable[StoreFile], selection: StoreSelection) -> Layout:
         for name, fragments in by_journal.items()
         if fragments
     }
-    if not selection.names and selection.levels is None:
-        _check_decided(journals)
+    if selection.names or selection.levels is not None:
+        return Layout(journals, tuple(skipped))
+    # Nothing says how deep the journals are, so each directory with fragments counts as one. None of them may
+    # look like a part of another.
+    ends: dict[str, dict[int, str]] = defaultdict(dict)
+    for journal, stored in journals.items():
+        parent, _, last = journal.rpartition("/")
+        # Templates of Gazette give directories such as `date=2026-11-21`.
+        if "=" in last:
+            raise _undecided(stored[0].path, f"in a directory {last!r}", "a journal")
+        ends[parent][max(fragment.end for fragment in stored)] = journal
+        above = parent
+        while above:
+            if above in journals:
+                raise _undecided(stored[0].path, f"below the journal {above!r}", "another journal")
+            above = above.rpartition("/")[0]
+    for journal, stored in journals.items():
+        # Two neighbours of which one continues exactly where the other ends are parts of one journal:
+        # separate journals begin at offset 0, or where retention happened to stop.
+        before = ends[journal.rpartition("/")[0]].get(stored[0].begin)
+        if before is not None:
+            raise _undecided(stored[0].path, f"just after the last one in {before!r}", "a journal")
     return Layout(journals, tuple(skipped))
 
 
@@ -169,41 +194,6 @@ def _journal_of(directory: str, selection: StoreSelection) -> str | None:
         if name in selection.names:
             return name if depth <= deepest else None
     return None
-
-
-def _check_shallow(files: Iterable[StoreFile], selection: StoreSelection) -> None:
-    """Raise if a fragment with the prefix is in too few directories for a journal with a postfix."""
-    for file in files:
-        name = file.path.rpartition("/")[2]
-        try:
-            parse_content_path("any-journal", name)
-        except ProtocolError:
-            continue
-        got = f"{selection.levels}, but the fragment {file.path!r} is not so deep under {selection.prefix!r}"
-        raise OptionError(LEVELS, got, "the number that all journals of a prefix have; or name the journals")
-
-
-def _check_decided(journals: Mapping[str, tuple[StoredFragment, ...]]) -> None:
-    """Raise if directories that count as journals look like parts of one journal."""
-    ends: dict[str, dict[int, str]] = defaultdict(dict)
-    for journal, fragments in journals.items():
-        parent, _, last = journal.rpartition("/")
-        # Templates of Gazette give directories such as `date=2026-11-21`.
-        if "=" in last:
-            raise _undecided(fragments[0].path, f"in a directory {last!r}", "a journal")
-        ends[parent][max(stored.end for stored in fragments)] = journal
-        above = parent
-        while above:
-            if above in journals:
-                raise _undecided(fragments[0].path, f"below the journal {above!r}", "another journal")
-            above = above.rpartition("/")[0]
-    for journal, fragments in journals.items():
-        # Two neighbours of which one continues exactly where the other ends are parts of one journal:
-        # separate journals begin at offset 0, or where retention happened to stop.
-        before = ends[journal.rpartition("/")[0]].get(fragments[0].begin)
-        if before is not None:
-            where = f"just after the last one in {before!r}"
-            raise _undecided(fragments[0].path, where, "a journal")
 
 
 def _undecided(path: str, where: str, what: str) -> OptionError:
