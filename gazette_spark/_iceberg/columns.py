@@ -31,7 +31,7 @@ from typing import Any
 from pyiceberg import types as ice
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import Transform, VoidTransform, parse_transform
+from pyiceberg.transforms import VoidTransform, parse_transform
 from pyspark.sql import types as sql
 
 from gazette_spark.errors import OptionError, TableRefusedError
@@ -196,7 +196,17 @@ def partition_spec(option: str, texts: Sequence[str], schema: Schema) -> Partiti
     fields = []
     columns = {column.name.lower(): column for column in schema.fields}
     for number, text in enumerate(texts):
-        transform, name = _transform(option, text)
+        parts = PARTITION_TRANSFORM.fullmatch(text.strip())
+        if parts is None or (parts["width"] and int(parts["width"]) == 0):
+            expected = "a column, day(at), hour(at), month(at), year(at), bucket(16, id) or truncate(4, name)"
+            raise OptionError(option, text, expected)
+        if parts["wide"]:
+            word, name = f"{parts['wide']}[{parts['width']}]", parts["wide_column"].strip()
+        elif parts["name"]:
+            word, name = parts["name"], parts["time_column"].strip()
+        else:
+            word, name = "identity", parts["column"].strip()
+        transform = parse_transform(word)
         column = columns.get(name.lower())
         if column is None:
             expected = f"columns of the rows: {', '.join(field.name for field in schema.fields)}"
@@ -219,18 +229,6 @@ def partition_spec(option: str, texts: Sequence[str], schema: Schema) -> Partiti
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise OptionError(option, f"{repeated[0]} twice", "each partition once")
     return PartitionSpec(*fields)
-
-
-def _transform(option: str, text: str) -> tuple[Transform[Any, Any], str]:
-    parts = PARTITION_TRANSFORM.fullmatch(text.strip())
-    if parts is None or (parts["width"] and int(parts["width"]) == 0):
-        expected = "a column, day(at), hour(at), month(at), year(at), bucket(16, id) or truncate(4, name)"
-        raise OptionError(option, text, expected)
-    if parts["wide"]:
-        return parse_transform(f"{parts['wide']}[{parts['width']}]"), parts["wide_column"].strip()
-    if parts["name"]:
-        return parse_transform(parts["name"]), parts["time_column"].strip()
-    return parse_transform("identity"), parts["column"].strip()
 
 
 def partition_texts(spec: PartitionSpec, schema: Schema) -> list[str]:

@@ -15,13 +15,12 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from gazette_spark.errors import (
@@ -187,7 +186,14 @@ class IcebergTable:
         """
         table = self.load() or self._make(rows)
         metadata = table.metadata
-        self._check_partitions(metadata.spec(), metadata.schema())
+        if self._partition_by is not None:
+            spec = partition_spec(self._partition_option, self._partition_by, metadata.schema())
+            existing_texts = partition_texts(metadata.spec(), metadata.schema())
+            requested = partition_texts(spec, metadata.schema())
+            if existing_texts != requested:
+                got = f"{', '.join(requested)}, but the table has "
+                got += ", ".join(existing_texts) or "no partitions"
+                raise OptionError(self._partition_option, got, "the table's partitions, or another table")
         self._rows = rows
         existing = spark_schema(self.name, metadata.schema(), rows)
         written = self._fitted(rows, existing)
@@ -198,12 +204,17 @@ class IcebergTable:
         # Use Spark's types, because tasks get Spark's batches.
         types = arrow_schema(written)
         file_schema = pa.schema([_with_ids(types.field(name), ids.field(name)) for name in written.names])
+        # If the catalog added credentials to the configured properties, it also issues newer ones.
+        configured, access = {**self._catalog.properties, **table.properties}, store_access(table)
+        issuer = None
+        if any(value != str(configured.get(key)) for key, value in access.properties.items()):
+            issuer = CredentialIssuer(self._name.catalog, self._name.identifier, self._properties)
         layout = IcebergLayout(
             base64.b64encode(file_schema.serialize()).decode(),
             schema.model_dump_json(),
             metadata.spec().model_dump_json(),
-            store_access(table),
-            self._issuer(table),
+            access,
+            issuer,
         )
         data = _data_location(table)
         target = FileTarget(
@@ -217,14 +228,6 @@ class IcebergTable:
             iceberg=layout,
         )
         return target, self._shape(table)
-
-    def _issuer(self, table: Table) -> CredentialIssuer | None:
-        """Return the issuer of newer credentials, if the catalog added any to the configured properties."""
-        configured = {**self._catalog.properties, **table.properties}
-        given = store_access(table).properties
-        if all(value == str(configured.get(key)) for key, value in given.items()):
-            return None
-        return CredentialIssuer(self._name.catalog, self._name.identifier, self._properties)
 
     @property
     def shape(self) -> str:
@@ -367,15 +370,6 @@ class IcebergTable:
         assert table is not None
         return table
 
-    def _check_partitions(self, spec: Any, schema: Schema) -> None:  # noqa: ANN401 - of pyiceberg.
-        if self._partition_by is None:
-            return
-        existing = partition_texts(spec, schema)
-        expected = partition_texts(partition_spec(self._partition_option, self._partition_by, schema), schema)
-        if existing != expected:
-            got = f"{', '.join(expected)}, but the table has {', '.join(existing) or 'no partitions'}"
-            raise OptionError(self._partition_option, got, "the table's partitions, or another table")
-
     def _fitted(self, rows: StructType, existing: StructType | None) -> StructType:
         """Return the rows' columns with the table's names and types."""
         fitted = fit(self.name, rows, existing, add=self._adds_columns, rules=ANY_NAME)
@@ -500,7 +494,13 @@ def _data_file(row: Any, transaction: Transaction, location: str) -> DataFile:  
     schema, spec = metadata.schema(), metadata.spec()
     footer = parse_footer(row.stats)
     path_ids = parquet_path_to_id_mapping(schema)
-    unbounded = {path_ids[path] for path in _unbounded_leaves(footer)}
+    # Parquet's writer leaves out the bounds of texts and bytes beyond 4 KB.
+    unbounded = {
+        path_ids[column.path_in_schema]
+        for group in map(footer.row_group, range(footer.num_row_groups))
+        for column in map(group.column, range(group.num_columns))
+        if (bounds := column.statistics) is not None and bounds.num_values > 0 and not bounds.has_min_max
+    }
 
     def statistics(properties: Mapping[str, str]) -> Mapping[str, Any]:
         plan = compute_statistics_plan(schema, dict(properties))
@@ -533,15 +533,3 @@ def _data_file(row: Any, transaction: Transaction, location: str) -> DataFile:  
         key_metadata=None,
         **counts,
     )
-
-
-def _unbounded_leaves(footer: pq.FileMetaData) -> Iterator[str]:
-    """Yield the paths of columns that have a row group with values but without bounds.
-
-    Parquet's writer leaves out the bounds of texts and bytes beyond 4 KB.
-    """
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            bounds = column.statistics
-            if bounds is not None and bounds.num_values > 0 and not bounds.has_min_max:
-                yield column.path_in_schema
