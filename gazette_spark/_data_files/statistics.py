@@ -98,7 +98,13 @@ def file_statistics(
         filled = sum(group.num_values > 0 for group in groups)
         # A row group with values but without bounds may contain any value. A row group with only nulls needs
         # no bounds.
-        if len(bounded) < filled or not bounded or not _has_order(leaf, with_nan):
+        if len(bounded) < filled or not bounded:
+            continue
+        if pa.types.is_floating(leaf.type):
+            has_order = len(leaf.path) == 1 and leaf.path[0] not in with_nan
+        else:
+            has_order = not (pa.types.is_binary(leaf.type) or pa.types.is_boolean(leaf.type))
+        if not has_order:
             continue
         try:
             low, high = min(group.min for group in bounded), max(group.max for group in bounded)
@@ -111,12 +117,6 @@ def file_statistics(
             _put(highs, leaf.path, bounds[1])
     statistics = {"numRecords": file.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
     return json.dumps(statistics, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def _has_order(leaf: Leaf, with_nan: Collection[str]) -> bool:
-    if pa.types.is_floating(leaf.type):
-        return len(leaf.path) == 1 and leaf.path[0] not in with_nan
-    return not (pa.types.is_binary(leaf.type) or pa.types.is_boolean(leaf.type))
 
 
 def _put(values: dict[str, Any], path: tuple[str, ...], value: object) -> None:

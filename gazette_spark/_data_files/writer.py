@@ -26,7 +26,7 @@ from gazette_spark._data_files.iceberg_files import (
     iceberg_partitioned,
     open_store,
 )
-from gazette_spark._data_files.statistics import Leaf, file_statistics, leaves
+from gazette_spark._data_files.statistics import file_statistics, leaves
 from gazette_spark._data_files.target import FILES_SCHEMA, FileTarget, IcebergLayout
 from gazette_spark._formats.arrays import int64_array, text_array, text_scalar, valid_texts
 from gazette_spark._frames import deltalake_text
@@ -116,8 +116,13 @@ class _DataFile:
         rows = pa.Table.from_batches(self._waiting, schema=self._schema)
         self._waiting, self.waiting_bytes = [], 0
         for name in self._floats:
-            if name not in self._with_nan and any(map(_has_nan, rows.column(name).chunks)):
-                self._with_nan.add(name)
+            for chunk in rows.column(name).chunks if name not in self._with_nan else ():
+                # A NaN that is hidden by a null may count.
+                if (buffer := chunk.buffers()[1]) is not None:
+                    values = np.frombuffer(buffer, f"f{chunk.type.bit_width // 8}")
+                    if np.isnan(values[chunk.offset : chunk.offset + len(chunk)]).any():
+                        self._with_nan.add(name)
+                        break
         writer = self._writer or self._open(rows)
         writer.write_table(rows, row_group_size=rows.num_rows)
 
@@ -130,7 +135,23 @@ class _DataFile:
         # takes a fifth of the write's CPU time for the columns of `format=raw`. A column whose first values
         # are all different would end there, so it is written without a dictionary.
         sample = first.slice(0, MOST_SAMPLE).combine_chunks().to_batches()[0]
-        repeated = [leaf.stored for leaf in leaves(first.schema) if not _is_unique(sample, leaf)]
+        repeated = []
+        for leaf in leaves(first.schema):
+            if leaf.path == ("value",) and leaf.type == pa.binary():
+                continue  # Records hardly ever repeat, however few there are.
+            if not (leaf.repeated or sample.num_rows < LEAST_SAMPLE or pa.types.is_boolean(leaf.type)):
+                column = sample.column(leaf.path[0])
+                for name in leaf.path[1:]:
+                    column = column.field(name)
+                if pa.types.is_temporal(leaf.type):
+                    column = column.view(pa.int64() if leaf.type.bit_width == 64 else pa.int32())
+                elif pa.types.is_string(leaf.type):
+                    column = column.view(pa.binary())  # Spark's strings may have bytes that are not UTF-8.
+                # Do not use Arrow's compute functions, a tenth of what a worker of format=raw loads.
+                values = [value for value in column.to_pylist() if value is not None]
+                if len(values) >= LEAST_SAMPLE and len(set(values)) > UNIQUE_SHARE * len(values):
+                    continue
+            repeated.append(leaf.stored)
         self._writer = pq.ParquetWriter(
             self._out,
             self._schema,
@@ -202,7 +223,16 @@ class _TaskFiles:
             if key not in self._files:
                 # Each attempt uses unique names, because Spark may run a task twice, even concurrently, and
                 # neither may write into the other's file.
-                path = posixpath.join(self._directories(key), f"part-{uuid.uuid4()}.zstd.parquet")
+                name = f"part-{uuid.uuid4()}.zstd.parquet"
+                # Readers get a partition's values from the log, so two partitions may share a directory.
+                if key and self._target.iceberg is not None:
+                    parents = directories(self._target.table, self._target.iceberg, key).split("/")
+                else:
+                    parents = [
+                        f"{_escaped(column)}={NULL_PARTITION if value is None else _escaped(value)}"
+                        for column, value in zip(self._target.partition_by, key, strict=True)
+                    ]
+                path = posixpath.join(*(parent[:LONGEST_NAME] for parent in parents), name)
                 self._files[key] = _DataFile(
                     self._where, self._root, path, self._stored, self._target.iceberg
                 )
@@ -213,22 +243,6 @@ class _TaskFiles:
         # groups end early.
         while sum(file.waiting_bytes for file in self._files.values()) > WAITING_BYTES:
             self._flush(max(self._files, key=lambda key: self._files[key].waiting_bytes))
-
-    def _directories(self, key: tuple[str | None, ...]) -> str:
-        """Return the directories of a partition's files.
-
-        Readers get a partition's values from the log, so two partitions may share a directory.
-        """
-        if not key:
-            return ""
-        if self._target.iceberg is not None:
-            names = directories(self._target.table, self._target.iceberg, key).split("/")
-        else:
-            names = [
-                f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"
-                for name, value in zip(self._target.partition_by, key, strict=True)
-            ]
-        return posixpath.join(*(name[:LONGEST_NAME] for name in names))
 
     def _flush(self, key: tuple[str | None, ...]) -> None:
         """Write a file's row group, and finish the file if it is large enough."""
@@ -353,32 +367,6 @@ def file_batch(written_files: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
-    if leaf.path == ("value",) and leaf.type == pa.binary():
-        return True  # Records hardly ever repeat, however few there are.
-    if leaf.repeated or rows.num_rows < LEAST_SAMPLE or pa.types.is_boolean(leaf.type):
-        return False
-    column = rows.column(leaf.path[0])
-    for name in leaf.path[1:]:
-        column = column.field(name)
-    if pa.types.is_temporal(leaf.type):
-        column = column.view(pa.int64() if leaf.type.bit_width == 64 else pa.int32())
-    elif pa.types.is_string(leaf.type):
-        column = column.view(pa.binary())  # Spark's strings may have bytes that are not UTF-8.
-    # Do not use Arrow's compute functions, which are a tenth of what a worker of format=raw loads.
-    values = [value for value in column.to_pylist() if value is not None]
-    return len(values) >= LEAST_SAMPLE and len(set(values)) > UNIQUE_SHARE * len(values)
-
-
-def _has_nan(column: pa.Array) -> bool:
-    """Return whether a column of numbers has a NaN. A value that is hidden by a null may count."""
-    buffer = column.buffers()[1]
-    if buffer is None:
-        return False
-    values = np.frombuffer(buffer, f"f{column.type.bit_width // 8}")
-    return bool(np.isnan(values[column.offset : column.offset + len(column)]).any())
-
-
 def filesystem(target: FileTarget) -> tuple[pa_fs.FileSystem, str]:
     """Return the file system of a table, and the table's root in it.
 
@@ -465,11 +453,23 @@ def _partition_texts(name: str, rows: pa.RecordBatch, target: FileTarget) -> pa.
         return pa.nulls(rows.num_rows, pa.string())
     column = rows.column(name)
     if pa.types.is_date32(column.type):
-        # A column has many rows but few days, so convert each day to text only once.
+        # A column has many rows but few days, so convert each day to text only once, in Spark's form. Arrow
+        # omits the sign of later years, and supports fewer years.
         encoded = column.dictionary_encode()
-        days = encoded.dictionary.view(pa.int32()).to_pylist()
-        texts = text_array([_day_text(name, day, target.table) for day in days])
-        return texts.take(encoded.indices)
+        day_texts = []
+        for day in encoded.dictionary.view(pa.int32()).to_pylist():
+            date = np.datetime64(day, "D")
+            year = 1970 + int(date.astype("datetime64[Y]").astype(np.int64))
+            sign = "-" if year < 0 else "+" if year > LAST_PLAIN_YEAR else ""
+            text = f"{sign}{abs(year):04}{str(date)[-6:]}"
+            if day not in READABLE_DAYS:
+                problem = (
+                    f"the partition column {name} has the date {text}. deltalake reads the years -262143 to "
+                    "262142. Start the query with DeltaSink.start, whose rows Spark writes"
+                )
+                raise TableRefusedError(target.table, problem)
+            day_texts.append(text)
+        return text_array(day_texts).take(encoded.indices)
     # The log is JSON, so Delta's own writer also replaces bytes that are not UTF-8 in partition values.
     texts = valid_texts(column.cast(pa.string()))
     texts = pc.if_else(pc.equal(texts, text_scalar("")), text_scalar(None), texts)
@@ -481,21 +481,6 @@ def _partition_texts(name: str, rows: pa.RecordBatch, target: FileTarget) -> pa.
         )
         raise TableRefusedError(target.table, problem)
     return texts
-
-
-def _day_text(name: str, day: int, table: str) -> str:
-    """Return a day in Spark's form. Arrow omits the sign of later years, and supports fewer years."""
-    date = np.datetime64(day, "D")
-    year = 1970 + int(date.astype("datetime64[Y]").astype(np.int64))
-    sign = "-" if year < 0 else "+" if year > LAST_PLAIN_YEAR else ""
-    text = f"{sign}{abs(year):04}{str(date)[-6:]}"
-    if day not in READABLE_DAYS:
-        problem = (
-            f"the partition column {name} has the date {text}. deltalake reads the years -262143 to 262142. "
-            "Start the query with DeltaSink.start, whose rows Spark writes"
-        )
-        raise TableRefusedError(table, problem)
-    return text
 
 
 def _escaped(text: str) -> str:
