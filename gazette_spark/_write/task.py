@@ -12,7 +12,7 @@ once that is committed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -166,8 +166,23 @@ class TaskWriter:
         # Make all checks before all appends. If a row is refused, no other row may have been appended,
         # because the task's retry would append it again.
         self._accepted(check_values(values, self._options.max_record_bytes))
-        shares = self._shares(record_batch)
-        made = [(share, list(self._encoded(values, share))) for share in shares]
+        options, made = self._options, []
+        for share in self._shares(record_batch):
+            framing = self._targets.framing(share.journal)
+            chosen = values if share.rows is None else values.take(int64_array(share.rows))
+            result: pa.Array | RowRefusal | Iterator[bytes] = chosen
+            if self._producer is not None:
+                result = self._producer.stamped(chosen, share.journal, framing)
+                # A UUID makes the value longer, and readers have the same limit.
+                if not isinstance(result, RowRefusal):
+                    result = check_values(result, options.max_record_bytes) or result
+            if not isinstance(result, RowRefusal):
+                result = encoded(
+                    result, framing_named(framing, options.max_record_bytes, options.sep, options.quote)
+                )
+            if isinstance(result, RowRefusal) and share.rows is not None:
+                result = RowRefusal(int(share.rows[result.index]), result.problem, result.advice)
+            made.append((share, list(self._accepted(result))))
         for share, pieces in made:
             rows = len(values) if share.rows is None else len(share.rows)
             self._rows[share.journal] = self._rows.get(share.journal, 0) + rows
@@ -228,27 +243,6 @@ class TaskWriter:
                 index = 0 if share.rows is None else int(share.rows[0])
                 problem = f"its journal is {share.journal!r} ({error.problem})"
                 self._accepted(RowRefusal(index, problem, "Name a journal that exists"))
-
-    def _encoded(self, values: pa.Array, share: Share) -> Iterable[bytes]:
-        chosen = values if share.rows is None else values.take(int64_array(share.rows))
-        made = self._made(chosen, share.journal)
-        if isinstance(made, RowRefusal) and share.rows is not None:
-            made = RowRefusal(int(share.rows[made.index]), made.problem, made.advice)
-        return self._accepted(made)
-
-    def _made(self, values: pa.Array, journal: str) -> Iterable[bytes] | RowRefusal:
-        """Return rows as the records of a journal."""
-        options, framing = self._options, self._targets.framing(journal)
-        if self._producer is not None:
-            stamped = self._producer.stamped(values, journal, framing)
-            if isinstance(stamped, RowRefusal):
-                return stamped
-            # A UUID makes the value longer, and readers have the same limit.
-            if (refused := check_values(stamped, options.max_record_bytes)) is not None:
-                return refused
-            values = stamped
-        records = framing_named(framing, options.max_record_bytes, options.sep, options.quote)
-        return encoded(values, records)
 
     def _accepted(self, result: T | RowRefusal) -> T:
         if isinstance(result, RowRefusal):

@@ -145,15 +145,14 @@ def read_state(client: Client, journal: str) -> JournalState:
     """
     # This append is a barrier: an append that was sent before it is in the journal now, or never will be.
     barrier = client.append(journal, b"")
-    registers = {label.name: label.value for label in barrier.registers.labels}
-    return JournalState(barrier.end, registers, _newest_record(client, journal, barrier.end))
-
-
-def _newest_record(client: Client, journal: str, head: int) -> TransactionRecord | None:
+    head, record = barrier.end, None
     first = client.first_offset(journal) if head else 0
-    size = TAIL_BYTES
-    while first < head:
+    # A record with the intents of thousands of journals is longer than the tail. A few growing reads find its
+    # start.
+    begin, size = head, TAIL_BYTES
+    while record is None and first < begin:
         begin = max(first, head - size)
+        size *= 8
         with client.read(journal, offset=begin, end_offset=head) as reader:
             tail = reader.read()
         if not tail.endswith(b"\n"):
@@ -163,13 +162,9 @@ def _newest_record(client: Client, journal: str, head: int) -> TransactionRecord
         # The first one may be the rest of a line.
         whole = lines if begin == first else lines[1:]
         if newest := next((line for line in reversed(whole) if line != OPENING), None):
-            return TransactionRecord.from_json(newest, journal)
-        if begin == first:
-            return None
-        # A record with the intents of thousands of journals is longer than the tail. A few growing reads find
-        # its start.
-        size *= 8
-    return None
+            record = TransactionRecord.from_json(newest, journal)
+    registers = {label.name: label.value for label in barrier.registers.labels}
+    return JournalState(head, registers, record)
 
 
 def _acknowledge(client: Client, contents: Mapping[str, bytes]) -> None:
