@@ -223,7 +223,8 @@ class CsvBlockParser:
         """Return the columns by name, or a refusal if a record has a different number of fields."""
         # Where Arrow and Spark read a record differently, it must not reach Arrow, which raises no error for
         # it.
-        suspect = _suspect(block, self._style)
+        data, style = block.data, self._style
+        suspect = _suspect(block, style)
         if suspect is not None:
             return BlockRefusal([suspect])
         wrong: list[int] = []
@@ -233,15 +234,15 @@ class CsvBlockParser:
             wrong.append(row.number or 0)
             return "error"
 
-        read = pcsv.ReadOptions(use_threads=False, block_size=len(block.data) + 1, column_names=self._names)
+        read = pcsv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._names)
         parse = pcsv.ParseOptions(
-            delimiter=self._style.separator,
-            quote_char=self._style.quote or False,
+            delimiter=style.separator,
+            quote_char=style.quote or False,
             newlines_in_values=True,
             invalid_row_handler=note,
         )
         try:
-            table = pcsv.read_csv(pa.BufferReader(block.data), read, parse, self._convert)
+            table = pcsv.read_csv(pa.BufferReader(data), read, parse, self._convert)
         except pa.ArrowException:
             return BlockRefusal([min(max(0, wrong[0] - 1), len(block) - 1)] if wrong else ())
         # This proves that each row comes from its own record.
@@ -256,25 +257,21 @@ class CsvBlockParser:
                 return BlockRefusal([int(headers[0])])
 
         # Searching the block once is cheaper than a regular expression on every column of integers.
-        hexes = b"0x" in block.data or b"0X" in block.data
+        hexes = b"0x" in data or b"0X" in data
         values: dict[str, pa.Array] = {}
         problems: dict[int, str] = {}
-        for field, column in zip(self._fields, texts, strict=True):
-            values[field.name], invalid = converted(
-                self._with_nulls(column), field.type, self._style, hexes=hexes
-            )
+        for field, column_texts in zip(self._fields, texts, strict=True):
+            column = column_texts
+            # An empty quoted field has the value ``empty_value``.
+            if style.empty_value:
+                column = pc.if_else(pc.equal(column, text_scalar("")), text_scalar(style.empty_value), column)
+            null = pc.equal(column, text_scalar(style.null_value))
+            if _any(null):
+                column = pc.if_else(null, pa.nulls(1, pa.string())[0], column)
+            values[field.name], invalid = converted(column, field.type, style, hexes=hexes)
             for index in invalid:
                 problems.setdefault(index, f"field {field.name} does not fit {field.type}")
         return Columns(values, problems)
-
-    def _with_nulls(self, texts: pa.StringArray) -> pa.StringArray:
-        """Return texts with the null value as null, and empty quoted fields as ``empty_value``."""
-        style = self._style
-        if style.empty_value:
-            empty = pc.equal(texts, text_scalar(""))
-            texts = pc.if_else(empty, text_scalar(style.empty_value), texts)
-        null = pc.equal(texts, text_scalar(style.null_value))
-        return pc.if_else(null, pa.nulls(1, pa.string())[0], texts) if _any(null) else texts
 
 
 def split(record: str, style: CsvStyle, limit: int) -> tuple[list[tuple[str, bool]], int]:

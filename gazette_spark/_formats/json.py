@@ -257,14 +257,41 @@ class JsonBlockParser:
             if pa.types.is_decimal(field.type)
         }
 
-    def columns(self, block: Block) -> Columns | BlockRefusal:
+    def columns(self, block: Block) -> Columns | BlockRefusal:  # noqa: C901, PLR0912 - all checks, in order
         """Return the columns by name, or a refusal if a value might not come from its own record."""
-        # First find records that Arrow would read differently, or that would crash it. These searches run at
-        # memory speed, and a hit inside a string only sends a good record to the reference parser.
-        suspects = _suspects(block, self._dialect)
+        # First find records that Arrow would read differently, or that would crash it: those that do not look
+        # like one JSON object of UTF-8, or have a NUL or a number `Inf`. These searches run at memory speed,
+        # and a hit inside a string only sends a good record to the reference parser.
+        data = block.data
+        octets = np.frombuffer(data, np.uint8)
+        first, last = block.starts, block.ends - 1
+        # Trim all records at once. Most have no white space around them, so the loop ends in its first
+        # iteration.
+        for _ in range(MAX_TRIM):
+            before, after = _SPACES[octets[first]], _SPACES[octets[last]]
+            if not (before.any() or after.any()):
+                break
+            first, last = first + (before & (first < last)), last - (after & (first < last))
+        # Under these two conditions, a row can only come from its own record: see the module's docstring.
+        odd = (octets[first] != ord("{")) | (octets[last] != ord("}"))
+        # A record that nests too deep has two brackets for each level. Bytes that are not ASCII do not
+        # matter.
+        for index in np.flatnonzero(block.ends - block.starts > 2 * MAX_DEPTH).tolist():
+            odd[index] |= is_nested_deeper(block.record(index).decode("latin-1"), MAX_DEPTH)
+        # Finding the first such place is enough: the reference parser reads its record, and the rest is tried
+        # again.
+        place = data.find(b"\0")
+        if place < 0:
+            constants = (_INF,) if self._dialect.allow_non_numeric_numbers else (_INFINITY, _NAN)
+            place = min((match.start() for name in constants if (match := name.search(data))), default=-1)
+        if place < 0:
+            place = invalid_utf8_at(data)
+        if place >= 0:
+            odd[np.searchsorted(block.ends, place)] = True
+        suspects: list[int] = np.flatnonzero(odd).tolist()
         if self._magnitudes and not suspects:
             # Only decimals are rescaled with the table of powers that Arrow does not check.
-            at = [number.start() for number in _SMALL_EXPONENT.finditer(block.data)]
+            at = [number.start() for number in _SMALL_EXPONENT.finditer(data)]
             suspects = np.unique(np.searchsorted(block.ends, at)).tolist() if at else []
         if suspects:
             return BlockRefusal(suspects)
@@ -370,33 +397,3 @@ def _fitting(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> pa.Ar
     if converted.problems:
         raise ValueError(next(iter(converted.problems.values())))
     return converted.column
-
-
-def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
-    """Return records that do not look like one JSON object of UTF-8, or have a NUL or a number ``Inf``."""
-    data = block.data
-    octets = np.frombuffer(data, np.uint8)
-    first, last = block.starts, block.ends - 1
-    # Trim all records at once. Most have no white space around them, so the loop ends in its first iteration.
-    for _ in range(MAX_TRIM):
-        before, after = _SPACES[octets[first]], _SPACES[octets[last]]
-        if not (before.any() or after.any()):
-            break
-        first, last = first + (before & (first < last)), last - (after & (first < last))
-    # Under these two conditions, a row can only come from its own record: see the module's docstring.
-    odd = (octets[first] != ord("{")) | (octets[last] != ord("}"))
-    # A record that nests too deep has two brackets for each level. Bytes that are not ASCII do not matter.
-    for index in np.flatnonzero(block.ends - block.starts > 2 * MAX_DEPTH).tolist():
-        odd[index] |= is_nested_deeper(block.record(index).decode("latin-1"), MAX_DEPTH)
-    # Finding the first such place is enough: the reference parser reads its record, and the rest is tried
-    # again.
-    at = data.find(b"\0")
-    if at < 0:
-        constants = (_INF,) if dialect.allow_non_numeric_numbers else (_INFINITY, _NAN)
-        at = min((match.start() for name in constants if (match := name.search(data))), default=-1)
-    if at < 0:
-        at = invalid_utf8_at(data)
-    if at >= 0:
-        odd[np.searchsorted(block.ends, at)] = True
-    suspects: list[int] = np.flatnonzero(odd).tolist()
-    return suspects

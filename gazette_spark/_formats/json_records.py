@@ -284,16 +284,13 @@ def strict_text(text: str, dialect: JsonDialect) -> str:
             return number if dialect.allow_non_numeric_numbers else token
         if len(token) == 1 or token[-1] != token[0] or not dialect.allow_single_quotes:
             return token
-        return f'"{_ESCAPED.sub(_in_double_quotes, token[1:-1])}"'
+        # In double quotes, a double quote needs an escape, and a single quote needs none.
+        content = _ESCAPED.sub(
+            lambda part: '\\"' if part[0] == '"' else "'" if part[1] == "'" else part[0], token[1:-1]
+        )
+        return f'"{content}"'
 
     # Strings are tokens as well, so that a name such as INF inside a string stays as it is.
     if "'" not in text and "INF" not in text and "+Infinity" not in text:
         return text
     return _LENIENT_TOKEN.sub(rewritten, text)
-
-
-def _in_double_quotes(match: re.Match[str]) -> str:
-    """Return an escape or a double quote in the form for a string in double quotes."""
-    if match[0] == '"':
-        return '\\"'
-    return "'" if match[1] == "'" else match[0]

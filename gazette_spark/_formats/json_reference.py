@@ -82,8 +82,19 @@ class JsonReferenceParser:
 
     def columns(self, block: Block) -> Columns:
         """Read records. It never raises for invalid bytes, only for a problem of the machine."""
-        # First make objects, record by record. A malformed record then counts as an object without fields.
-        objects, texts, problems = self._objects(block)
+        # First make objects, record by record. A malformed record keeps its row, as an object without fields:
+        # under PERMISSIVE its text is in the column for malformed records.
+        objects: list[dict[str, Any]] = []
+        texts: list[str] = []
+        problems: dict[int, str] = {}
+        for index, (start, end) in enumerate(zip(block.starts.tolist(), block.ends.tolist(), strict=True)):
+            try:
+                members, text = self._decoder.decode(block.data[start:end])
+            except ValueError as error:
+                members, text = _NO_OBJECT, ""
+                problems[index] = str(error)
+            objects.append(members)
+            texts.append(text)
         rescued: dict[int, dict[str, str]] = {}
         if self._rescue:
             for index in problems:
@@ -114,23 +125,6 @@ class JsonReferenceParser:
                         if name in names or name not in self._names
                     }
         return Columns(columns, problems, rescued)
-
-    def _objects(self, block: Block) -> tuple[list[dict[str, Any]], list[str], dict[int, str]]:
-        """Return the objects and texts of records, and the problems of malformed records by index."""
-        objects: list[dict[str, Any]] = []
-        texts: list[str] = []
-        problems: dict[int, str] = {}
-        for index, (start, end) in enumerate(zip(block.starts.tolist(), block.ends.tolist(), strict=True)):
-            try:
-                members, text = self._decoder.decode(block.data[start:end])
-            except ValueError as error:
-                # The record keeps its row, with nulls: under PERMISSIVE its text is in the column for
-                # malformed records.
-                members, text = _NO_OBJECT, ""
-                problems[index] = str(error)
-            objects.append(members)
-            texts.append(text)
-        return objects, texts, problems
 
     def _column(
         self, objects: list[dict[str, Any]], texts: list[str], column: pa.Field
@@ -211,25 +205,103 @@ class _ColumnReading:
     unwritten: set[int] = field(default_factory=set)
     """Records with objects or arrays that are kept as texts, but have not been written out."""
 
-    def read(
+    def read(  # noqa: C901, PLR0912, PLR0915 - one kind of type after the other
         self, values: list[Any], kind: pa.DataType, origins: Positions, path: str
     ) -> tuple[pa.Array, list[int]]:
         """Return values as a type, and the indices of those that do not fit, which become null.
 
         ``path`` is the path of their field in the record.
         """
+        wrong: list[int] = []
         if is_variant(kind):
-            column, wrong = self._variants(values, kind, origins)
+            from gazette_spark._formats.variant import encode  # Few queries have a variant.
+
+            self._note_unwritten(values, origins)
+            if self.unwritten:
+                # The column is read again with its containers as texts, so this result does not matter.
+                column = pa.nulls(len(values), kind)
+            else:
+                filled = np.flatnonzero(np.array([value is not _ABSENT for value in values], np.bool_))
+                texts = [
+                    json.dumps(value) if isinstance(value, str) else _text(value)
+                    for value in values
+                    if value is not _ABSENT
+                ]
+                converted = from_texts(string_array(texts), kind, encode, None)
+                column = spread(len(values), kind, [(filled, converted.column)])
+                wrong = filled[list(converted.problems)].tolist()
         elif pa.types.is_struct(kind):
-            column, wrong = self._structs(values, kind, origins, path)
+            objects = [value if isinstance(value, dict) else _NO_OBJECT for value in values]
+            children = []
+            for child in kind:
+                items, owners = _values_of(objects, child)
+                column, misfits = self.read(items, child.type, origins[owners], f"{path}.{child.name}")
+                children.append(_last_fitting(len(objects), column, owners, misfits))
+            # A struct is one value of its column. A member without a field must not be lost with it, so the
+            # whole value is rescued.
+            if self.rescue:
+                names = {child.name for child in kind}
+                for at, members in enumerate(objects):
+                    if not names.issuperset(members):
+                        problem = f"field {path} has members without a column"
+                        self.misfits.setdefault(int(origins[at]), problem)
+            is_object, wrong = _by_class(values, dict)
+            bits = bool_array(is_object).buffers()[1]
+            column = pa.Array.from_buffers(kind, len(values), [bits], children=children)
         elif pa.types.is_list(kind):
-            column, wrong = self._lists(values, kind, origins, path)
+            lists: list[Sequence[Any]] = [value if isinstance(value, list) else () for value in values]
+            sizes = np.fromiter(map(len, lists), np.int64, len(lists))
+            # All items of all arrays are converted at once. Their owners lead back from an item that does not
+            # fit to its array, which is then null, and `origins` from there to the record.
+            owners = np.repeat(np.arange(len(lists)), sizes)
+            items = list(chain.from_iterable(lists))
+            column, misfits = self.read(items, kind.value_type, origins[owners], f"{path}[]")
+            column = pa.ListArray.from_arrays(_bounds(sizes), column, kind)
+            column, wrong = _whole(column, values, list, owners[misfits])
         elif pa.types.is_map(kind):
-            column, wrong = self._maps(values, kind, origins, path)
+            objects = [value if isinstance(value, dict) else _NO_OBJECT for value in values]
+            keys = list(chain.from_iterable(map(names_of, objects)))
+            items = list(chain.from_iterable(map(items_of, objects)))
+            sizes = np.fromiter((len(names_of(members)) for members in objects), np.int64, len(objects))
+            owners = np.repeat(np.arange(len(objects)), sizes)
+            column, misfits = self.read(items, kind.item_type, origins[owners], f"{path}{{}}")
+            # A map with a value that does not fit is null.
+            lost = owners[misfits]
+            if RepeatedNames in set(map(type, objects)):
+                # A map has each key once. As in a dictionary, the first position and the last value count.
+                last = {entry: at for at, entry in enumerate(zip(owners.tolist(), keys, strict=True))}
+                keys = [key for _, key in last]
+                chosen = np.fromiter(last.values(), np.int64, len(last))
+                column = column.take(int64_array(chosen))
+                sizes = np.bincount(owners[chosen], minlength=len(sizes))
+            column = pa.MapArray.from_arrays(_bounds(sizes), string_array(keys), column, kind)
+            column, wrong = _whole(column, values, dict, lost)
         elif pa.types.is_string(kind):
-            column, wrong = self._strings(values, origins), []
+            # Values that are not strings become strings as they are written in the record.
+            if set(map(type, values)) <= {str}:
+                column = string_array(values)
+            else:
+                self._note_unwritten(values, origins)
+                filled = np.flatnonzero(np.array([value is not None for value in values], np.bool_))
+                strings = string_array([_text(value) for value in values if value is not None])
+                column = spread(len(values), pa.string(), [(filled, strings)])
         else:
-            column, wrong = self._scalars(values, kind)
+            # One conversion for each JSON type, because the type decides what a value may become: to Spark,
+            # the string "5" is not an integer, but the number 5 is.
+            parts: list[tuple[Positions, pa.Array]] = []
+            types = set(map(type, values))
+            for json_type in types - {type(None)}:
+                places, same = np.arange(len(values)), values
+                if len(types) > 1:
+                    of_type = [at for at, value in enumerate(values) if type(value) is json_type]
+                    places, same = np.array(of_type, np.int64), [values[at] for at in of_type]
+                scalars = _converted(same, kind, self.dialect)
+                if scalars is None:
+                    wrong += places.tolist()
+                else:
+                    wrong += places[list(scalars.problems)].tolist()
+                    parts.append((places, scalars.column))
+            column = spread(len(values), kind, parts)
         if wrong:
             # The kind of the value shows users which type their schema should have. The value may be private.
             for at, origin in zip(wrong, origins[wrong].tolist(), strict=True):
@@ -237,116 +309,9 @@ class _ColumnReading:
                     self.misfits[origin] = f"field {path} does not fit {kind}: it is {_kind_of(values[at])}"
         return column, wrong
 
-    def _structs(
-        self, values: list[Any], kind: pa.StructType, origins: Positions, path: str
-    ) -> tuple[pa.Array, list[int]]:
-        objects = [value if isinstance(value, dict) else _NO_OBJECT for value in values]
-        children = []
-        for child in kind:
-            items, owners = _values_of(objects, child)
-            column, wrong = self.read(items, child.type, origins[owners], f"{path}.{child.name}")
-            children.append(_last_fitting(len(objects), column, owners, wrong))
-        # A struct is one value of its column. A member without a field must not be lost with it, so the whole
-        # value is rescued.
-        if self.rescue:
-            names = {child.name for child in kind}
-            for at, members in enumerate(objects):
-                if not names.issuperset(members):
-                    self.misfits.setdefault(int(origins[at]), f"field {path} has members without a column")
-        filled, misplaced = _by_class(values, dict)
-        bits = bool_array(filled).buffers()[1]
-        return pa.Array.from_buffers(kind, len(values), [bits], children=children), misplaced
-
-    def _lists(
-        self, values: list[Any], kind: pa.ListType, origins: Positions, path: str
-    ) -> tuple[pa.Array, list[int]]:
-        """Read arrays. An array with an item that does not fit is null."""
-        lists: list[Sequence[Any]] = [value if isinstance(value, list) else () for value in values]
-        sizes = np.fromiter(map(len, lists), np.int64, len(lists))
-        # All items of all arrays are converted at once. Their owners lead back from an item that does not fit
-        # to its array, and `origins` from there to the record.
-        owners = np.repeat(np.arange(len(lists)), sizes)
-        items = list(chain.from_iterable(lists))
-        column, wrong = self.read(items, kind.value_type, origins[owners], f"{path}[]")
-        column = pa.ListArray.from_arrays(_bounds(sizes), column, kind)
-        return _whole(column, values, list, owners[wrong])
-
-    def _maps(
-        self, values: list[Any], kind: pa.MapType, origins: Positions, path: str
-    ) -> tuple[pa.Array, list[int]]:
-        """Read maps. A map with a value that does not fit is null."""
-        objects = [value if isinstance(value, dict) else _NO_OBJECT for value in values]
-        keys = list(chain.from_iterable(map(names_of, objects)))
-        items = list(chain.from_iterable(map(items_of, objects)))
-        sizes = np.fromiter((len(names_of(members)) for members in objects), np.int64, len(objects))
-        owners = np.repeat(np.arange(len(objects)), sizes)
-        column, wrong = self.read(items, kind.item_type, origins[owners], f"{path}{{}}")
-        lost = owners[wrong]
-        if RepeatedNames in set(map(type, objects)):
-            # A map has each key once. As in a dictionary, the first position and the last value count.
-            last = {entry: at for at, entry in enumerate(zip(owners.tolist(), keys, strict=True))}
-            keys = [key for _, key in last]
-            chosen = np.fromiter(last.values(), np.int64, len(last))
-            column, sizes = (
-                column.take(int64_array(chosen)),
-                np.bincount(owners[chosen], minlength=len(sizes)),
-            )
-        column = pa.MapArray.from_arrays(_bounds(sizes), string_array(keys), column, kind)
-        return _whole(column, values, dict, lost)
-
-    def _strings(self, values: list[Any], origins: Positions) -> pa.Array:
-        """Read strings. Other values become strings as they are written in the record."""
-        if set(map(type, values)) <= {str}:
-            return string_array(values)
-        self._note_unwritten(values, origins)
-        filled = np.array([value is not None for value in values], np.bool_)
-        texts = string_array([_text(value) for value in values if value is not None])
-        return spread(len(values), pa.string(), [(np.flatnonzero(filled), texts)])
-
-    def _variants(
-        self, values: list[Any], kind: pa.DataType, origins: Positions
-    ) -> tuple[pa.Array, list[int]]:
-        from gazette_spark._formats.variant import encode  # Few queries have a variant.
-
-        self._note_unwritten(values, origins)
-        # The column is read again with its containers as texts, so this reading's result does not matter.
-        if self.unwritten:
-            return pa.nulls(len(values), kind), []
-        filled = np.flatnonzero(np.array([value is not _ABSENT for value in values], np.bool_))
-        texts = [
-            json.dumps(value) if isinstance(value, str) else _text(value)
-            for value in values
-            if value is not _ABSENT
-        ]
-        converted = from_texts(string_array(texts), kind, encode, None)
-        column = spread(len(values), kind, [(filled, converted.column)])
-        return column, filled[list(converted.problems)].tolist()
-
     def _note_unwritten(self, values: list[Any], origins: Positions) -> None:
         unwritten = np.array([isinstance(value, (dict, list)) for value in values], np.bool_)
         self.unwritten.update(self.owners[origins[unwritten]].tolist())
-
-    def _scalars(self, values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
-        """Read a type without children: all numbers at once, then all strings, and so on."""
-        parts: list[tuple[Positions, pa.Array]] = []
-        wrong: list[int] = []
-        # One conversion for each JSON type, because the type decides what a value may become: to Spark, the
-        # string "5" is not an integer, but the number 5 is.
-        types = set(map(type, values))
-        for json_type in types - {type(None)}:
-            places, chosen = np.arange(len(values)), values
-            if len(types) > 1:
-                places = np.array(
-                    [at for at, value in enumerate(values) if type(value) is json_type], np.int64
-                )
-                chosen = [values[at] for at in places.tolist()]
-            converted = _converted(chosen, kind, self.dialect)
-            if converted is None:
-                wrong += places.tolist()
-            else:
-                wrong += places[list(converted.problems)].tolist()
-                parts.append((places, converted.column))
-        return spread(len(values), kind, parts), wrong
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - JSON

@@ -215,8 +215,11 @@ def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], whe
         if field is None:
             names = ", ".join(sorted(fields)) or "none"
             raise OptionError("schema", f"column {column.name}", f"fields of message {where}: {names}")
-        repeated = _is_repeated(field)
-        convert = _converter(field, column.type, repeated=repeated)
+        # protobuf 6 has ``is_repeated`` and warns of ``label``; earlier versions have ``label`` alone.
+        repeated = getattr(field, "is_repeated", None)
+        if repeated is None:
+            repeated = getattr(field, "label") == FieldDescriptor.LABEL_REPEATED  # noqa: B009 - not in the stubs.
+        convert = _converter(field, column.type, repeated=bool(repeated))
         if convert is None:
             types = descriptor_pb2.FieldDescriptorProto.Type
             name = types.Name(types.ValueType(field.type)).removeprefix("TYPE_").lower()
@@ -230,15 +233,7 @@ def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], whe
     return members
 
 
-def _is_repeated(field: FieldDescriptor) -> bool:
-    # protobuf 6 has ``is_repeated`` and warns of ``label``; earlier versions have ``label`` alone.
-    repeated = getattr(field, "is_repeated", None)
-    if repeated is None:
-        return bool(getattr(field, "label") == FieldDescriptor.LABEL_REPEATED)  # noqa: B009 - not in the stubs.
-    return bool(repeated)
-
-
-def _converter(  # noqa: PLR0911 - one kind of field after the other
+def _converter(  # noqa: C901, PLR0911, PLR0912 - one kind of field after the other
     field: FieldDescriptor, kind: pa.DataType, *, repeated: bool
 ) -> Convert | None:
     """Return the converter of a field's values to a column's; None if the types do not fit."""
@@ -254,36 +249,28 @@ def _converter(  # noqa: PLR0911 - one kind of field after the other
     if repeated:
         item = _converter(field, kind.value_type, repeated=False) if pa.types.is_list(kind) else None
         return None if item is None else lambda values: [item(value) for value in values]
-    if field.message_type is not None:
-        return _message_converter(field.message_type, kind)
+    if (message_type := field.message_type) is not None:
+        if message_type.full_name == TIMESTAMP and pa.types.is_timestamp(kind) and kind.unit == "us":
+            return lambda value: in_range(value.seconds * MICROS_PER_S + value.nanos // 1000)
+        if not pa.types.is_struct(kind):
+            return None
+        # Match the fields here, once, and not for every message. A type that contains itself ends where the
+        # columns do.
+        members = _members(message_type.fields_by_name, list(kind), message_type.full_name)
+
+        def convert(message: Message) -> object:
+            problems: list[str] = []
+            values = _read(message, members, problems)
+            if problems:
+                raise ValueError(problems[0])
+            return values
+
+        return convert
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         if pa.types.is_string(kind):
             return lambda number: names.get(number, str(number))
         return _whole(kind) if pa.types.is_signed_integer(kind) else None
-    return _scalar_converter(field, kind)
-
-
-def _message_converter(descriptor: Descriptor, kind: pa.DataType) -> Convert | None:
-    if descriptor.full_name == TIMESTAMP and pa.types.is_timestamp(kind) and kind.unit == "us":
-        return lambda value: in_range(value.seconds * MICROS_PER_S + value.nanos // 1000)
-    if not pa.types.is_struct(kind):
-        return None
-    # Match the fields here, once, and not for every message. A type that contains itself ends where the
-    # columns do.
-    members = _members(descriptor.fields_by_name, list(kind), descriptor.full_name)
-
-    def convert(message: Message) -> object:
-        problems: list[str] = []
-        values = _read(message, members, problems)
-        if problems:
-            raise ValueError(problems[0])
-        return values
-
-    return convert
-
-
-def _scalar_converter(field: FieldDescriptor, kind: pa.DataType) -> Convert | None:
     match field.cpp_type:
         case FieldDescriptor.CPPTYPE_BOOL:
             fits = pa.types.is_boolean(kind)

@@ -206,15 +206,26 @@ class RowParser(ABC):
         corrupt = row_format.corrupt_column
         if corrupt and corrupt in row_format.schema.names:
             # Under the other modes the column stays, and is null in every row.
-            values[corrupt] = _texts_of(block, sorted(problems) if row_format.mode == "PERMISSIVE" else [])
+            values[corrupt] = pa.nulls(len(block), pa.string())
+            if problems and row_format.mode == "PERMISSIVE":
+                malformed = np.zeros(len(block), np.bool_)
+                malformed[list(problems)] = True
+                records = gathered(block.only(malformed))
+                try:
+                    # Malformed records are usually valid UTF-8, and then cost one cast.
+                    texts = records.cast(pa.string())
+                except pa.ArrowInvalid:
+                    decoded = [record.as_py().decode("utf-8", "replace") for record in records]
+                    texts = pa.array(decoded, pa.string())
+                values[corrupt] = spread(len(block), pa.string(), [(np.flatnonzero(malformed), texts)])
         if row_format.rescues:
             rescued = []
-            for index, texts in columns.rescued.items():
+            for index, members in columns.rescued.items():
                 # The record's origin comes first, and a field of the same name does not replace it.
                 origin = {"_journal": json.dumps(block.journal), "_offset": str(int(block.offsets[index]))}
-                fields = origin | dict(texts) | origin
-                members = [f"{json.dumps(name)}:{text}" for name, text in fields.items()]
-                rescued.append("{" + ",".join(members) + "}")
+                fields = origin | dict(members) | origin
+                written = [f"{json.dumps(name)}:{text}" for name, text in fields.items()]
+                rescued.append("{" + ",".join(written) + "}")
             at = np.fromiter(columns.rescued, np.int64)
             values[row_format.rescued_column or ""] = spread(
                 len(block), pa.string(), [(at, pa.array(rescued, pa.string()))]
@@ -281,18 +292,3 @@ class FallbackParser(RowParser):
 def _value_count(kind: pa.DataType) -> int:
     """Return the number of values of a type in a row, at least; a null struct has those of its fields."""
     return max(1, sum(_value_count(field.type) for field in kind)) if pa.types.is_struct(kind) else 1
-
-
-def _texts_of(block: Block, chosen: Sequence[int]) -> pa.StringArray:
-    """Return the texts of the chosen records, null for the others."""
-    if not chosen:
-        return pa.nulls(len(block), pa.string())
-    keep = np.zeros(len(block), np.bool_)
-    keep[chosen] = True
-    records = gathered(block.only(keep))
-    try:
-        # Malformed records are usually valid UTF-8, and then cost one cast.
-        texts = records.cast(pa.string())
-    except pa.ArrowInvalid:
-        texts = pa.array([record.as_py().decode("utf-8", "replace") for record in records], pa.string())
-    return spread(len(block), pa.string(), [(np.flatnonzero(keep), texts)])

@@ -34,7 +34,6 @@ from __future__ import annotations
 import datetime
 import functools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -286,7 +285,15 @@ class DatePattern:
         if name := parts.get("MMM"):
             month = [month_name[:3].lower() for month_name in _MONTHS].index(name[:3].lower()) + 1
         days = days_of(year, month, int(parts.get("d") or 1))
-        of_day = seconds_of(_hour(parts), int(parts.get("m") or 0), int(parts.get("s") or 0))
+        hour = 0
+        for letter, (low, high) in _HOURS.items():
+            if (hour_text := parts.get(letter)) is not None:
+                if not low <= int(hour_text) <= high:
+                    raise ValueError("is not a time of day")
+                # Counted from 0: `k` has 24 and `h` has 12 where `H` and `K` have 0.
+                half = 12 if (parts.get("a") or "").upper() == "PM" else 0
+                hour = int(hour_text) % (high - low + 1) + half
+        of_day = seconds_of(hour, int(parts.get("m") or 0), int(parts.get("s") or 0))
         micros = int((parts.get("S") or "0")[:6].ljust(6, "0"))
         zone = parts.get("X")
         if zone is None or zone in ("Z", "z"):
@@ -306,32 +313,29 @@ def _expression(pattern: str) -> re.Pattern[str]:
     if pattern.count("'") % 2:
         raise ValueError("an open quote")
     tokens = [token.group() for token in _TOKEN.finditer(pattern)]
-    expression = "".join(_parts(tokens))
+    letters = {part[0] for part in tokens if part[0].isalpha()}
+    if len(letters & _HOURS.keys()) > 1 or ("a" in letters and not letters & {"h", "K"}):
+        raise ValueError("an hour in two ways, or AM without an hour")
+    expression = ""
+    for part, following in zip(tokens, [*tokens[1:], ""], strict=True):
+        if part[0].isalpha():
+            expression += _field(part, _is_number(following))
+            if _is_number(part) and following[:1] == "S":
+                raise ValueError("S right after another number")
+        elif part == "[":
+            expression += "(?:"
+        elif part == "]":
+            expression += ")?+"
+        elif part in "{}#":
+            raise ValueError(f"the reserved character {part}")
+        else:
+            text = part[1:-1].replace("''", "'") or "'" if part[0] == "'" else part
+            expression += re.escape(text)
     try:
         # Without `ASCII`, `\d` would match the digits of every script.
         return re.compile(expression, re.IGNORECASE | re.ASCII)
     except re.error:
         raise ValueError("brackets that do not match, or a letter twice") from None
-
-
-def _parts(tokens: list[str]) -> Iterator[str]:
-    letters = {part[0] for part in tokens if part[0].isalpha()}
-    if len(letters & _HOURS.keys()) > 1 or ("a" in letters and not letters & {"h", "K"}):
-        raise ValueError("an hour in two ways, or AM without an hour")
-    for part, following in zip(tokens, [*tokens[1:], ""], strict=True):
-        if part[0].isalpha():
-            yield _field(part, _is_number(following))
-            if _is_number(part) and following[:1] == "S":
-                raise ValueError("S right after another number")
-        elif part == "[":
-            yield "(?:"
-        elif part == "]":
-            yield ")?+"
-        elif part in "{}#":
-            raise ValueError(f"the reserved character {part}")
-        else:
-            text = part[1:-1].replace("''", "'") or "'" if part[0] == "'" else part
-            yield re.escape(text)
 
 
 def _is_number(token: str) -> bool:
@@ -362,15 +366,3 @@ def _field(letters: str, number_follows: bool) -> str:  # noqa: FBT001, PLR0911 
         sign = "-?" if letter == "y" else ""
         return rf"(?P<{letter}>{sign}\d{{1,19}}+)"
     raise ValueError(f"{letters}, which is not supported")
-
-
-def _hour(parts: dict[str, str | None]) -> int:
-    for letter, (low, high) in _HOURS.items():
-        if (text := parts.get(letter)) is not None:
-            hour = int(text)
-            if not low <= hour <= high:
-                raise ValueError("is not a time of day")
-            # Counted from 0: `k` has 24 and `h` has 12 where `H` and `K` have 0.
-            half = 12 if (parts.get("a") or "").upper() == "PM" else 0
-            return hour % (high - low + 1) + half
-    return 0
