@@ -22,11 +22,11 @@ from __future__ import annotations
 import logging
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import StructType
 
@@ -72,8 +72,12 @@ def adopt(
         return same_beginning(state.entry, state, offsets, target.name)
     # The rows are checked before the first attempt, because the query that continues at the offsets would
     # write rows past them again.
-    rows = target.rows(spark)
-    _check_rows(rows, offsets, isolation_of(offsets), target.name)
+    rows, isolation = target.rows(spark), isolation_of(offsets)
+    check_begins(rows.schema, isolation, target.name)
+    if (columns := range_origin(rows.schema, isolation)) is not None:
+        journal, offset = columns
+        ends = rows.groupBy(F.col(journal).alias("journal")).agg(F.max(offset).alias("last")).collect()
+        check_ends({row.journal: row.last for row in ends}, offsets, target.name)
     # Delta skips a number that it remembers without an error, so only the ledger shows whether a number was
     # accepted. An attempt that was skipped leaves nothing behind.
     for number in txn_numbers(state.txn_version):
@@ -175,7 +179,18 @@ def continued_entry(
             "that was created again from the old one. Give the new journal a separate query and app id"
         )
         raise TableRefusedError(table, problem)
-    recorded = _fingerprints_of(history(), app_id, table, new)
+    # The fingerprints of the journals in the table's history, by their ends. Entries older than an earlier
+    # adoption of a journal describe its predecessor with the same name.
+    by_journal: dict[str, dict[int, Fingerprint]] = {journal: {} for journal in new}
+    not_recreated = set(new)
+    for _, earlier in visible_entries(history(), app_id, table=table):
+        for journal in not_recreated:
+            fingerprint = earlier.fingerprints.get(journal)
+            # A fingerprint without bytes has nothing to compare.
+            if fingerprint is not None and fingerprint.begin < fingerprint.end:
+                by_journal[journal].setdefault(fingerprint.end, fingerprint)
+        not_recreated -= earlier.recreated.keys()
+    recorded = {journal: [by_end[end] for end in sorted(by_end)] for journal, by_end in by_journal.items()}
     # The journals to compare are those in ``offsets``; where a query would start does not matter here.
     access = {name: text for name, text in options.items() if name.lower() not in RANGE_OPTIONS}
     with open_journals(parse_options({**access, "journals": ",".join(sorted(new))})) as journals:
@@ -184,25 +199,6 @@ def continued_entry(
             for name, at in new.items()
         }
     return recreated_entry(state, replace(offsets, fingerprints=prints), uuid.uuid4().hex)
-
-
-def _fingerprints_of(
-    history: Sequence[HistoryRow], app_id: str, table: str, journals: Collection[str]
-) -> dict[str, list[Fingerprint]]:
-    """Return the fingerprints of journals in a table's history, in ascending order of their ends.
-
-    Entries older than an earlier adoption of a journal describe its predecessor with the same name.
-    """
-    by_journal: dict[str, dict[int, Fingerprint]] = {journal: {} for journal in journals}
-    not_recreated = set(journals)
-    for _, entry in visible_entries(history, app_id, table=table):
-        for journal in not_recreated:
-            fingerprint = entry.fingerprints.get(journal)
-            # A fingerprint without bytes has nothing to compare.
-            if fingerprint is not None and fingerprint.begin < fingerprint.end:
-                by_journal[journal].setdefault(fingerprint.end, fingerprint)
-        not_recreated -= entry.recreated.keys()
-    return {journal: [by_end[end] for end in sorted(by_end)] for journal, by_end in by_journal.items()}
 
 
 def fingerprint_at(
@@ -339,16 +335,6 @@ def same_beginning(entry: LedgerEntry, state: LedgerState, offsets: JournalOffse
         f"app id {entry.app_id!r} has a ledger: version {state.entry_version} ends at "
         f"{JournalOffsets(entry.read_through).to_json()}. Continue there with DeltaSink.resume(reader)",
     )
-
-
-def _check_rows(rows: DataFrame, offsets: JournalOffsets, isolation: Isolation, name: str) -> None:
-    """Refuse offsets if the table has rows past them, which would be written again."""
-    check_begins(rows.schema, isolation, name)
-    if (columns := range_origin(rows.schema, isolation)) is None:
-        return
-    journal, offset = columns
-    ends = rows.groupBy(F.col(journal).alias("journal")).agg(F.max(offset).alias("last")).collect()
-    check_ends({row.journal: row.last for row in ends}, offsets, name)
 
 
 def check_begins(schema: StructType, isolation: Isolation, name: str) -> None:

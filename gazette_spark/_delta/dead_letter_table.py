@@ -155,7 +155,26 @@ class DeadLetterTable:
             SinkError: the batch cannot be split.
         """
         spark, dead = rows.sparkSession, table.letters
-        split = self._row_split(rows, batch, table)
+        # A record is recognized by journal and offset, in the dead letters and in the rows. Rows of several
+        # sources, or rows made of several records, have no such position.
+        origin = origin_columns(rows.schema)
+        if len(batch.end) != 1 or not isinstance(batch.end[0], JournalOffsets):
+            problem = (
+                "the query has several sources or other sources, so its rows do not come from single records"
+            )
+            raise self._error(problem)
+        if origin is None:
+            raise self._error(missing_columns(rows.schema))
+        if range_origin(rows.schema, batch.isolation) is None:
+            raise self._error(missing_columns(rows.schema, batch.isolation))
+        # How to split the rows depends only on each row and on the table's rules. If there is no table yet,
+        # these are only the columns that it will have. Constraints can be added later and apply to later
+        # batches.
+        rules = TableRules(self._new_table.parsed(spark))
+        if table.exists and table.detail is not None:
+            rules = TableRules.of(table.schema, table.detail)
+        is_committed = batch.isolation == "read_committed"
+        split = RowSplit(rules, self._corrupt_column, origin, is_committed, self._upsert)
         # The two ledgers alone determine what to do: commit a fence first, commit dead letters first, or
         # split nothing.
         step = plan(dead, table.ledger, write, table=self.name, attempt=uuid.uuid4().hex)
@@ -172,7 +191,16 @@ class DeadLetterTable:
                 raise self._error(HELD.format(table=self.name))
             # Dead letters are found again by the bytes that they belong to. A row from other bytes would
             # never be found again, so it ends the query.
-            ranges = write.new_ranges or tuple(_all_ranges(step.batch))
+            ranges = write.new_ranges
+            if not ranges:
+                (begin,), (end,) = step.batch.begin, step.batch.end
+                assert isinstance(begin, JournalOffsets)
+                assert isinstance(end, JournalOffsets)
+                ranges = tuple(
+                    NewRange(journal, since, since, until)
+                    for journal, until in end.read_through.items()
+                    if (since := begin.read_through[journal]) < until
+                )
             # A message belongs to the bytes that committed it.
             position = "ack_offset" if split.is_committed else "offset"
             misfits = rows_in_ranges(
@@ -198,28 +226,6 @@ class DeadLetterTable:
             # From here on, what was committed decides about a row, not a second evaluation of the row.
             dead, letters = after, self._places(spark, after.entry_version, ranges, position)
         return SplitBatch(split.fitting(rows, letters), with_letters(write.entry, self.name, dead))
-
-    def _row_split(self, rows: DataFrame, batch: Batch, table: TableSnapshot) -> RowSplit:
-        """Return how to split the rows, which depends only on each row and on the table's rules."""
-        # A record is recognized by journal and offset, in the dead letters and in the rows. Rows of several
-        # sources, or rows made of several records, have no such position.
-        origin = origin_columns(rows.schema)
-        if len(batch.end) != 1 or not isinstance(batch.end[0], JournalOffsets):
-            problem = (
-                "the query has several sources or other sources, so its rows do not come from single records"
-            )
-            raise self._error(problem)
-        if origin is None:
-            raise self._error(missing_columns(rows.schema))
-        if range_origin(rows.schema, batch.isolation) is None:
-            raise self._error(missing_columns(rows.schema, batch.isolation))
-        # If there is no table yet, the rules are only the columns that it will have. Constraints can be added
-        # later and apply to later batches.
-        rules = TableRules(self._new_table.parsed(rows.sparkSession))
-        if table.exists and table.detail is not None:
-            rules = TableRules.of(table.schema, table.detail)
-        is_committed = batch.isolation == "read_committed"
-        return RowSplit(rules, self._corrupt_column, origin, is_committed, self._upsert)
 
     def _places(
         self, spark: SparkSession, version: int, ranges: Sequence[NewRange], position: str
@@ -330,16 +336,3 @@ def commit_letters(
     if isinstance(outcome, Refusal):
         raise outcome.error from conflict
     return after if isinstance(outcome, Committed) else None
-
-
-def _all_ranges(batch: Batch) -> list[NewRange]:
-    """Return the ranges of a batch with one source."""
-    (begin,), (end,) = batch.begin, batch.end
-    assert isinstance(begin, JournalOffsets)
-    assert isinstance(end, JournalOffsets)
-    begins = begin.read_through
-    return [
-        NewRange(journal, begins[journal], begins[journal], until)
-        for journal, until in end.read_through.items()
-        if begins[journal] < until
-    ]

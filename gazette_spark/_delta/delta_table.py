@@ -206,19 +206,49 @@ class DeltaTable:
             SinkError: an entry cannot be read, or the history does not reach back to it.
         """
         # In a running query, this reads a few files whose names are known, without a Spark job (decision
-        # 0020). Where that is not reliable, the history is searched from its newest commit.
-        if since is not None:
-            # advanced() returns None if a commit has undone others. Then the history is searched from the
-            # newest commit.
-            rows = self._commits_since(spark, since)
+        # 0020). ``DESCRIBE HISTORY`` lists the log's directory twice and needs a job, and each commit would
+        # need it twice. Where the files are not reliable, the history is searched from its newest commit.
+        # Without an entry, nothing would show that the log still belongs to the same table. A name in a
+        # catalog can be given to another table, so the catalog is asked each time, which takes a tenth of the
+        # time.
+        location = self._location
+        if (
+            (since is not None and since.entry is not None)
+            and location is not None
+            and (self.table is None or _location_now(spark, self.table) == location)
+        ):
+            try:
+                rows = _follow(spark, f"{location}/_delta_log", since, since.entry)
+            except SPARK_ERRORS as error:
+                # For a table in a directory, files that cannot be read are an error. For a table in a catalog
+                # they are not, because a catalog may grant access to the table but not to its files.
+                if self.table is None:
+                    raise
+                log.info("log_not_followed table=%s problem=%s", self.table, str(error).partition("\n")[0])
+                self._location = None
+                rows = None
+            # advanced() returns None if a commit has undone others.
             if rows is not None and (state := advanced(since, rows, app_id)):
                 return state
-        return read_state(
-            lambda limit: self.newest(spark, limit),
-            app_id,
-            table=self.name,
-            restored=lambda row, rows: self._restored_version(spark, row, rows),
-        )
+
+        def restored(restore: HistoryRow, rows: Sequence[HistoryRow]) -> int | None:
+            """Return the newest version with the same rows as after a RESTORE, or None if there is none.
+
+            Versions with the same files and number of rows differ at most by commits without rows.
+            """
+            # The log has the time as text without a time zone, which does not determine a version. But the
+            # contents after the RESTORE can be compared: the files, and also the number of rows, because a
+            # deletion vector does not change the files.
+            contents = self._contents(spark, restore.version)
+            if not contents:
+                return None
+            # A version that was itself made by a RESTORE is left out: the version that it restored has the
+            # same contents.
+            older = [row for row in rows if row.version < restore.version and row.operation != "RESTORE"]
+            candidates = [row.version for row in older[:RESTORE_CANDIDATES]]
+            return next((at for at in candidates if self._contents(spark, at) == contents), None)
+
+        return read_state(lambda limit: self.newest(spark, limit), app_id, table=self.name, restored=restored)
 
     def snapshot(
         self,
@@ -320,32 +350,6 @@ class DeltaTable:
         plain = not any(row.operation == "RESTORE" or row.operation in REPLACING for row in rows)
         return rows[::-1] if is_complete and plain else None
 
-    def _commits_since(self, spark: SparkSession, since: LedgerState) -> list[HistoryRow] | None:
-        """Return the commits after a state, oldest first, or None if a search is needed.
-
-        ``DESCRIBE HISTORY`` lists the log's directory twice and needs a job, and each commit would need it
-        twice. The commits after a given version are in files whose names are known.
-
-        A name in a catalog can be given to another table, so the catalog is asked each time, which takes a
-        tenth of the time. If a catalog denies access to a table's files, Delta is asked.
-        """
-        # Without an entry, nothing would show that the log still belongs to the same table.
-        location = self._location
-        if location is None or since.entry is None:
-            return None
-        if self.table is not None and _location_now(spark, self.table) != location:
-            return None
-        try:
-            # For a table in a directory, files that cannot be read are an error. For a table in a catalog
-            # they are not, because a catalog may grant access to the table but not to its files.
-            return _follow(spark, f"{location}/_delta_log", since, since.entry)
-        except SPARK_ERRORS as error:
-            if self.table is None:
-                raise
-            log.info("log_not_followed table=%s problem=%s", self.table, str(error).partition("\n")[0])
-            self._location = None
-            return None
-
     def check(self, spark: SparkSession, checkpoint: str | None) -> TableDetail | None:
         """Refuse a table to which a query with this checkpoint could not write exactly once.
 
@@ -433,23 +437,6 @@ class DeltaTable:
         """
         options = {**_commit_options(entry), "replaceWhere": condition}
         df.write.format("delta").mode("overwrite").options(**options).save(location)
-
-    def _restored_version(
-        self, spark: SparkSession, restore: HistoryRow, rows: Sequence[HistoryRow]
-    ) -> int | None:
-        """Return the newest version with the same rows as after a RESTORE, or None if there is none.
-
-        Versions with the same files and number of rows differ at most by commits without rows.
-        """
-        # The log has the time as text without a time zone, which does not determine a version. But the
-        # contents after the RESTORE can be compared: the files, and also the number of rows, because a
-        # deletion vector does not change the files.
-        restored = self._contents(spark, restore.version)
-        # A version that was itself made by a RESTORE is left out: the version that it restored has the same
-        # contents.
-        older = [row.version for row in rows if row.version < restore.version and row.operation != "RESTORE"]
-        candidates = older[:RESTORE_CANDIDATES]
-        return next((at for at in candidates if restored and self._contents(spark, at) == restored), None)
 
     def _contents(self, spark: SparkSession, version: int) -> tuple[list[str], int] | None:
         """Return the files of a version and its number of rows, or None if Delta no longer has it."""

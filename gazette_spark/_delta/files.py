@@ -58,7 +58,15 @@ def read_text(spark: SparkSession, path: str) -> str:
     Raises:
         QueryCheckpointError: it is missing or empty.
     """
-    return checked_text(_whole_text(spark, path), path)
+    text = None
+    if is_classic(spark):
+        with _opened(spark, path) as reader:
+            if reader is not None:
+                text = "\n".join(map(str, iter(reader.readLine, None)))
+    else:
+        rows = _if_exists(lambda: spark.read.text(escape_glob(path), wholetext=True).collect())
+        text = None if rows is None else str(rows[0].value) if rows else ""
+    return checked_text(text, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,17 +258,6 @@ def _if_exists(read: Callable[[], Result]) -> Result | None:
         if error.getCondition() == "PATH_NOT_FOUND":
             return None
         raise
-
-
-def _whole_text(spark: SparkSession, path: str) -> str | None:
-    if is_classic(spark):
-        with _opened(spark, path) as reader:
-            if reader is None:
-                return None
-            lines = iter(reader.readLine, None)
-            return "\n".join(map(str, lines))
-    rows = _if_exists(lambda: spark.read.text(escape_glob(path), wholetext=True).collect())
-    return None if rows is None else str(rows[0].value) if rows else ""
 
 
 def is_classic(spark: SparkSession) -> bool:

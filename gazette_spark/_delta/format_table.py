@@ -187,8 +187,14 @@ class DeltaFormatTable:
                 "partitionBy", ", ".join(unknown), f"columns of the rows: {', '.join(columns.names)}"
             )
         fitted_rows(self.name, self._options.app_id, schema, columns, partition_by)
-        # The columns were compared first, so that rows that do not fit leave no table behind.
-        self._check_empty()
+        # The columns were compared first, so that rows that do not fit leave no table behind. Nor is a table
+        # created in a directory with other files. A log without a commit is left by a process that died while
+        # it created the table.
+        path = local_path(self._location)
+        if path is not None and Path(path).is_dir():
+            files = [file.name for file in Path(path).iterdir()]
+            if "_delta_log" not in files and any(not name.startswith((".", "_")) for name in files):
+                raise TableRefusedError(self.name, OCCUPIED)
         try:
             deltalake.DeltaTable.create(
                 location,
@@ -202,17 +208,6 @@ class DeltaFormatTable:
             if not deltalake.DeltaTable.is_deltatable(location, options):
                 problem = f"deltalake cannot create a table there: {deltalake_text(error)}"
                 raise TableRefusedError(self.name, problem) from error
-
-    def _check_empty(self) -> None:
-        """Refuse to create a table in a directory with other files."""
-        directory = local_path(self._location)
-        if directory is None or not Path(directory).is_dir():
-            return
-        # A log without a commit is left by a process that died while it created the table.
-        if (Path(directory) / "_delta_log").exists():
-            return
-        if any(not path.name.startswith((".", "_")) for path in Path(directory).iterdir()):
-            raise TableRefusedError(self.name, OCCUPIED)
 
 
 def _foreign_type(kind: DataType, *, in_map: bool = False) -> str | None:

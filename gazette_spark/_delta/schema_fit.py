@@ -209,7 +209,17 @@ def _check_missing(comparison: _SchemaComparison, path: str, column: StructField
 def _check_new(comparison: _SchemaComparison, path: str, new: StructField, *, is_outermost: bool) -> None:
     """Report problems with adding a column or field, including its nested fields, to the table."""
     name, kind = path + new.name, new.dataType.simpleString()
-    if problem := _bad_name(new.name, comparison.rules, top=not path):
+    rules = comparison.rules
+    forbidden = "".join(sorted(set(new.name) & set(FORBIDDEN)))
+    problem = None
+    if not new.name:
+        problem = "has an empty name", "rename it in the query"
+    elif forbidden and not rules.any_name:
+        advice = "rename it, or set the table property delta.columnMapping.mode to 'name'"
+        problem = f"has {forbidden!r} in its name, which Delta accepts only with column mapping", advice
+    elif not path and new.name.lower() in CHANGE_COLUMNS and rules.change_feed:
+        problem = "has a name that is reserved for the table's change data feed", "rename it in the query"
+    if problem is not None:
         comparison.problems.append(ColumnProblem(name, *problem, None, kind))
     if isinstance(new.dataType, NullType):
         problem = "has no type in the batch, only nulls", "cast it to a type in the query, or drop it"
@@ -233,19 +243,6 @@ def _inner_structs(path: str, kind: DataType) -> Iterator[tuple[str, StructType]
         case MapType():
             yield from _inner_structs(path + ".key", kind.keyType)
             yield from _inner_structs(path + ".value", kind.valueType)
-
-
-def _bad_name(name: str, rules: Rules, *, top: bool) -> tuple[str, str] | None:
-    """Return a problem and advice if Delta does not accept a name, or None."""
-    if not name:
-        return "has an empty name", "rename it in the query"
-    forbidden = "".join(sorted(set(name) & set(FORBIDDEN)))
-    if forbidden and not rules.any_name:
-        advice = "rename it, or set the table property delta.columnMapping.mode to 'name'"
-        return f"has {forbidden!r} in its name, which Delta accepts only with column mapping", advice
-    if top and name.lower() in CHANGE_COLUMNS and rules.change_feed:
-        return "has a name that is reserved for the table's change data feed", "rename it in the query"
-    return None
 
 
 def holds(wide: DataType, narrow: DataType) -> bool:

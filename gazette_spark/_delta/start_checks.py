@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -42,11 +43,12 @@ def check_places(target: DeltaTable, spark: SparkSession, checkpoint: str, *, ex
     if target.path is not None:
         if problem := unwritable(spark, target.path):
             raise TableRefusedError(target.name, f"its directory cannot be written: {problem}")
-    elif not exists and (schema := schema_of(str(target.table))) and not _has_schema(spark, schema):
-        problem = (
-            f"there is no schema {schema}: run CREATE SCHEMA {schema}, or name a table in another schema"
-        )
-        raise TableRefusedError(target.name, problem)
+    elif not exists and (schema := schema_of(str(target.table))):
+        # If the catalog does not answer, the first batch will report a missing schema.
+        with suppress(PySparkException):
+            if not spark.catalog.databaseExists(schema):
+                advice = f"run CREATE SCHEMA {schema}, or name a table in another schema"
+                raise TableRefusedError(target.name, f"there is no schema {schema}: {advice}")
     if problem := unwritable(spark, checkpoint):
         raise QueryCheckpointError(checkpoint, f"the directory cannot be written: {problem}")
 
@@ -59,13 +61,6 @@ def schema_of(table: str) -> str:
     """
     before = table[: table.rindex("`", 0, -1)] if table.endswith("`") and len(table) > 1 else table
     return before.rpartition(".")[0]
-
-
-def _has_schema(spark: SparkSession, schema: str) -> bool:
-    try:
-        return spark.catalog.databaseExists(schema)
-    except PySparkException:
-        return True  # The catalog does not answer. The first batch will report a missing schema.
 
 
 def warn_of_other_writers(target: DeltaTable, spark: SparkSession, app_id: str, state: LedgerState) -> None:

@@ -149,21 +149,19 @@ def keys_condition(columns: Sequence[str], keys: Iterable[tuple[str, ...]]) -> s
     rest_columns = (*columns[:at], *columns[at + 1 :])
     conditions = []
     for rest, values in terms.items():
-        condition = _one_of(columns[at], values)
+        # The condition that the column has one of the values, which ascend.
+        name, literals = quoted(columns[at]), [text_literal(value) for value in values]
+        if len(literals) <= COMPARED_VALUES:
+            alternatives = [f"{name} = {literal}" for literal in literals]
+        else:
+            size = max(COMPARED_VALUES, -(-len(literals) // LISTS))
+            lists = [literals[begin : begin + size] for begin in range(0, len(literals), size)]
+            alternatives = [f"{name} IN ({', '.join(listed)})" for listed in lists]
+        condition = f"({' OR '.join(alternatives)})"
         conditions.append(
             f"{condition} AND {keys_condition(rest_columns, rest)}" if rest_columns else condition
         )
     return f"({' OR '.join(conditions)})"
-
-
-def _one_of(column: str, values: Sequence[str]) -> str:
-    """Return the condition that a column has one of some values, which ascend."""
-    name, literals = quoted(column), [text_literal(value) for value in values]
-    if len(literals) <= COMPARED_VALUES:
-        return f"({' OR '.join(f'{name} = {literal}' for literal in literals)})"
-    size = max(COMPARED_VALUES, -(-len(literals) // LISTS))
-    lists = (", ".join(literals[begin : begin + size]) for begin in range(0, len(literals), size))
-    return f"({' OR '.join(f'{name} IN ({listed})' for listed in lists)})"
 
 
 def _names(name: str, columns: Sequence[str]) -> tuple[str, ...]:

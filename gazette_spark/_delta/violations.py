@@ -117,12 +117,23 @@ class RowSplit:
         # A message belongs to the bytes that committed it, so dead letters of such queries keep that offset.
         acks = [F.col("_ack_offset").alias("ack_offset")] if self.is_committed else []
         ends = F.col("_end_offset") if "_end_offset" in df.columns else F.lit(None)
+        # The record's bytes, if the query reads them. A column named value is the record only in rows of the
+        # format raw. Otherwise the best substitute is the malformed record's text, or the row itself.
+        types = {field.name: field.dataType for field in df.schema.fields}
+        records = (RECORD, "value") if self.origin == ("journal", "offset") else (RECORD,)
+        if record := next((name for name in records if types.get(name) == BinaryType()), None):
+            raw = F.col(record)
+        else:
+            columns = [F.col(quoted(name)) for name in df.columns if name != self.corrupt_column]
+            raw = F.to_json(F.struct(*columns)).cast("binary")
+            if self.corrupt_column in df.columns:
+                raw = F.coalesce(F.col(quoted(self.corrupt_column)).cast("binary"), raw)
         return reasoned.where(F.col(REASON).isNotNull()).select(
             F.lit(app_id).alias("app_id"),
             F.col(journal).alias("journal"),
             F.col(offset).alias("offset"),
             ends.cast("bigint").alias("end_offset"),
-            self._raw(df).alias("raw"),
+            raw.alias("raw"),
             F.col(REASON).alias("reason"),
             *acks,
         )
@@ -202,20 +213,6 @@ class RowSplit:
         # Only the checks use these columns. Rows and dead letters keep the batch's own.
         row = F.struct(*(F.col(quoted(name)) for name in df.columns)).alias(ROW)
         return df.select("*", row).withColumns(columns).withColumn(REASON, reason).select(f"{ROW}.*", REASON)
-
-    def _raw(self, df: DataFrame) -> Column:
-        """Return the record's bytes, or the best substitute for them."""
-        types = {field.name: field.dataType for field in df.schema.fields}
-        # Use the source's bytes if the query reads them. A column named value is the record only in rows of
-        # the format raw.
-        for column in (RECORD, "value") if self.origin == ("journal", "offset") else (RECORD,):
-            if types.get(column) == BinaryType():
-                return F.col(column)
-        columns = [F.col(quoted(name)) for name in df.columns if name != self.corrupt_column]
-        row = F.to_json(F.struct(*columns)).cast("binary")
-        if self.corrupt_column not in df.columns:
-            return row
-        return F.coalesce(F.col(quoted(self.corrupt_column)).cast("binary"), row)
 
 
 def origin_place(rows: DataFrame, origin: tuple[str, str]) -> Column:
