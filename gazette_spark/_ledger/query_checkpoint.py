@@ -78,7 +78,25 @@ def parse_offsets(text: str, path: str) -> Positions:
     _about, *sources = rest.removesuffix("\n").split("\n")
     if not sources:
         raise QueryCheckpointError(path, "the file is incomplete: it names no source")
-    return tuple(_parse_source(line, path) for line in sources)
+    positions: list[SourcePosition] = []
+    for line in sources:
+        # Gazette positions are recognized by their fields. The text of another source is kept unchanged,
+        # because it is only ever compared.
+        position: SourcePosition = None if line == NO_OFFSET else line
+        try:
+            value = parse_json(line)
+            if isinstance(value, dict) and value.keys() >= _FIELDS:
+                position = JournalOffsets.from_dict(value)
+        except JsonError as error:
+            # A damaged Gazette position must not be mistaken for another source's text, because it would then
+            # be recorded and compared as text.
+            is_begun = line[: len(_BEGIN)] == _BEGIN[: len(line)]
+            if (line and is_begun) or all(f'"{name}"' in line for name in _FIELDS):
+                raise QueryCheckpointError(path, f"a Gazette position is {error}") from error
+        except OffsetError as error:
+            raise QueryCheckpointError(path, str(error)) from error
+        positions.append(position)
+    return tuple(positions)
 
 
 def parse_planned_ms(text: str, path: str) -> int:
@@ -101,28 +119,6 @@ def parse_planned_ms(text: str, path: str) -> int:
     raise QueryCheckpointError(
         path, "its second line lacks batchTimestampMs, the time when the batch was planned"
     )
-
-
-def _parse_source(line: str, path: str) -> SourcePosition:
-    """Read one source's line. Gazette positions are recognized by their fields; others are kept as text."""
-    if line == NO_OFFSET:
-        return None
-    try:
-        value = parse_json(line)
-    except JsonError as error:
-        # A damaged Gazette position must not be mistaken for another source's text, because it would then be
-        # recorded and compared as text.
-        is_begun = line[: len(_BEGIN)] == _BEGIN[: len(line)]
-        if (line and is_begun) or all(f'"{name}"' in line for name in _FIELDS):
-            raise QueryCheckpointError(path, f"a Gazette position is {error}") from error
-        return line
-    if not isinstance(value, dict) or not value.keys() >= _FIELDS:
-        # The text of another source is kept unchanged, because it is only ever compared.
-        return line
-    try:
-        return JournalOffsets.from_dict(value)
-    except OffsetError as error:
-        raise QueryCheckpointError(path, str(error)) from error
 
 
 def check_pinned(positions: Positions, path: str) -> None:
