@@ -100,7 +100,7 @@ def tokens_of(access: CollectionAccess) -> CollectionTokens:
     return CollectionTokens(access)
 
 
-def authorize(access: CollectionAccess) -> Authorization:
+def authorize(access: CollectionAccess) -> Authorization:  # noqa: C901, PLR0912, PLR0915 - the exchange, in order
     """Ask the control plane for access.
 
     A control plane whose data is older than the start of the request does not refuse. It returns a delay
@@ -135,7 +135,7 @@ def authorize(access: CollectionAccess) -> Authorization:
             if not is_number or not 0 <= retry_ms < MAX_NUMBER:
                 raise _refused(access, "its answer has an invalid retryMillis")
             if not retry_ms:
-                return _authorization(access, answer)
+                break
             problem, pause_s = "it asks to wait", retry_ms / 1000
         if time.monotonic() + pause_s > deadline:
             raise _refused(access, f"{problem}; gave up after {access.timeout_s:g} seconds, requestTimeoutMs")
@@ -143,25 +143,6 @@ def authorize(access: CollectionAccess) -> Authorization:
         time.sleep(pause_s)
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
-
-def _post(access: CollectionAccess, user_token: str, body: dict[str, Any]) -> dict[str, Any]:
-    request = urllib.request.Request(  # noqa: S310 - the option is an http or https URL.
-        access.control_plane + PATH,
-        json.dumps(body).encode(),
-        {"Authorization": f"Bearer {user_token}", "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:  # noqa: S310
-        content = response.read(MAX_ANSWER_BYTES + 1)
-    try:
-        answer = parse_json(content) if len(content) <= MAX_ANSWER_BYTES else None
-    except JsonError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise _refused(access, "its answer is not a JSON object; check controlPlane")
-    return answer
-
-
-def _authorization(access: CollectionAccess, answer: dict[str, Any]) -> Authorization:
     address, token = answer.get("brokerAddress"), answer.get("brokerToken")
     if not (isinstance(address, str) and isinstance(token, str) and token):
         raise _refused(access, "its answer has no brokerAddress or no brokerToken")
@@ -189,6 +170,23 @@ def _authorization(access: CollectionAccess, answer: dict[str, Any]) -> Authoriz
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     renew_at = now + (expires_at - now) / 2
     return Authorization(f"{parts.scheme}://{host}:{port}", token, float(expires_at), renew_at)
+
+
+def _post(access: CollectionAccess, user_token: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(  # noqa: S310 - the option is an http or https URL.
+        access.control_plane + PATH,
+        json.dumps(body).encode(),
+        {"Authorization": f"Bearer {user_token}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:  # noqa: S310
+        content = response.read(MAX_ANSWER_BYTES + 1)
+    try:
+        answer = parse_json(content) if len(content) <= MAX_ANSWER_BYTES else None
+    except JsonError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise _refused(access, "its answer is not a JSON object; check controlPlane")
+    return answer
 
 
 def _refused(access: CollectionAccess, problem: str) -> CollectionAccessError:
