@@ -433,7 +433,44 @@ def partitioned(
     if target.iceberg is not None:
         yield from iceberg_partitioned(target.table, target.iceberg, rows)
         return
-    texts = [_partition_texts(name, rows, target) for name in partition_by]
+    import pyarrow.compute as pc  # Loaded here because most tables have no partitions.
+
+    # The columns' values in the form of Delta's log, where an empty text is null.
+    texts: list[pa.Array] = []
+    for name in partition_by:
+        if name not in rows.schema.names:
+            texts.append(pa.nulls(rows.num_rows, pa.string()))
+            continue
+        column = rows.column(name)
+        if pa.types.is_date32(column.type):
+            # A column has many rows but few days, so convert each day to text only once, in Spark's form.
+            # Arrow omits the sign of later years, and supports fewer years.
+            encoded = column.dictionary_encode()
+            days = []
+            for day in encoded.dictionary.view(pa.int32()).to_pylist():
+                date = np.datetime64(day, "D")
+                year = 1970 + int(date.astype("datetime64[Y]").astype(np.int64))
+                sign = "-" if year < 0 else "+" if year > LAST_PLAIN_YEAR else ""
+                days.append(f"{sign}{abs(year):04}{str(date)[-6:]}")
+                if day not in READABLE_DAYS:
+                    problem = (
+                        f"the partition column {name} has the date {days[-1]}. deltalake reads the years "
+                        "-262143 to 262142. Start the query with DeltaSink.start, whose rows Spark writes"
+                    )
+                    raise TableRefusedError(target.table, problem)
+            texts.append(text_array(days).take(encoded.indices))
+            continue
+        # The log is JSON, so Delta's own writer also replaces bytes that are not UTF-8 in partition values.
+        written = valid_texts(column.cast(pa.string()))
+        written = pc.if_else(pc.equal(written, text_scalar("")), text_scalar(None), written)
+        if written.null_count and name in target.not_null:
+            problem = (
+                f"the partition column {name} is NOT NULL, but {written.null_count} rows have an empty text, "
+                "which Delta stores as null there. Give them another value or leave them out in the query; "
+                f"or ALTER TABLE … ALTER COLUMN {name} DROP NOT NULL"
+            )
+            raise TableRefusedError(target.table, problem)
+        texts.append(written)
     # Do not use the columns' names, because one of them may be "#".
     names = [f"{number}" for number in range(len(texts))]
     numbered = pa.table([*texts, int64_array(np.arange(rows.num_rows))], [*names, "#"])
@@ -443,44 +480,6 @@ def partitioned(
     for number in range(groups.num_rows):
         key = tuple(groups.column(name)[number].as_py() for name in names)
         yield key, rows.take(groups.column("#_list")[number].values)
-
-
-def _partition_texts(name: str, rows: pa.RecordBatch, target: FileTarget) -> pa.Array:
-    """Return a column's values in the form of Delta's log, where an empty text is null."""
-    import pyarrow.compute as pc  # Loaded here because most tables have no partitions.
-
-    if name not in rows.schema.names:
-        return pa.nulls(rows.num_rows, pa.string())
-    column = rows.column(name)
-    if pa.types.is_date32(column.type):
-        # A column has many rows but few days, so convert each day to text only once, in Spark's form. Arrow
-        # omits the sign of later years, and supports fewer years.
-        encoded = column.dictionary_encode()
-        day_texts = []
-        for day in encoded.dictionary.view(pa.int32()).to_pylist():
-            date = np.datetime64(day, "D")
-            year = 1970 + int(date.astype("datetime64[Y]").astype(np.int64))
-            sign = "-" if year < 0 else "+" if year > LAST_PLAIN_YEAR else ""
-            text = f"{sign}{abs(year):04}{str(date)[-6:]}"
-            if day not in READABLE_DAYS:
-                problem = (
-                    f"the partition column {name} has the date {text}. deltalake reads the years -262143 to "
-                    "262142. Start the query with DeltaSink.start, whose rows Spark writes"
-                )
-                raise TableRefusedError(target.table, problem)
-            day_texts.append(text)
-        return text_array(day_texts).take(encoded.indices)
-    # The log is JSON, so Delta's own writer also replaces bytes that are not UTF-8 in partition values.
-    texts = valid_texts(column.cast(pa.string()))
-    texts = pc.if_else(pc.equal(texts, text_scalar("")), text_scalar(None), texts)
-    if texts.null_count and name in target.not_null:
-        problem = (
-            f"the partition column {name} is NOT NULL, but {texts.null_count} rows have an empty text, which "
-            "Delta stores as null there. Give them another value or leave them out in the query; or ALTER "
-            f"TABLE … ALTER COLUMN {name} DROP NOT NULL"
-        )
-        raise TableRefusedError(target.table, problem)
-    return texts
 
 
 def _escaped(text: str) -> str:
