@@ -219,7 +219,7 @@ class DeltaSink:
         self._output_mode: str | None = None
         """Output mode of the query; None if :meth:`start` did not set it."""
 
-        # A run keeps the following state; _for_query resets it. It saves reads of the table, or proves that
+        # A run keeps the following state; start() resets it. It saves reads of the table, or proves that
         # no other writer has written. It never decides what is in the table, so a sink that has lost it is
         # only slower.
         if upsert is None:
@@ -253,7 +253,7 @@ class DeltaSink:
     def __repr__(self) -> str:
         return f"DeltaSink({self.app_id!r}, {self._target.name}, seen={self._seen})"
 
-    def start(
+    def start(  # noqa: C901, PLR0912 - the start of a query, in order
         self,
         df: DataFrame,
         *,
@@ -292,35 +292,58 @@ class DeltaSink:
             raise OptionError("lane", repr(lane), "'auto', 'spark' or 'direct'")
         check_output_mode(output_mode, self._upsert)
         # Each run gets a copy of the sink. Otherwise a sink that has served one query would keep that query's
-        # output mode and position in the checkpoint for the next one.
-        sink = self._for_query(root, output_mode)
-        check_delta(df.sparkSession)
+        # output mode and position in the checkpoint for the next one. And since another run read the table,
+        # other programs may have dropped, altered or written it.
+        sink = copy(self)
+        sink._checkpoint, sink._output_mode = root, output_mode
+        sink._checked, sink._seen, sink._last_table = False, None, None
+        sink._batches = QueryBatches(self._target.name, self.app_id)
+        sink._writer, sink._heartbeat = copy(self._writer), copy(self._heartbeat)
+        spark = df.sparkSession
+        check_delta(spark)
         for options in gazette_options(df):
-            check_workers(df.sparkSession, options)
-        sink._check_start(df, root)
+            check_workers(spark, options)
+        # If the table is missing, the first batch checks it after creating it.
+        sink._checked = exists = sink._check_table(df, root) is not None
+        check_places(self._target, spark, root, exists=exists)
+        if exists:
+            # Only rows that are appended unchanged can be compared before there is a batch: splitting off
+            # dead letters drops columns, a merge may drop columns, and rows of the direct lane name files.
+            compares = self._upsert is None and self._letters is None and self._writer.reads_columns
+            try:
+                table = self._target.snapshot(spark, self.app_id, columns=compares)
+            except GazetteError as error:
+                # The first batch reports the same, unless the table changes before that.
+                log.info("ledger not read at start app_id=%s problem=%s", self.app_id, error)
+            else:
+                if output_mode.lower() == "complete":
+                    check_alone(self._target, spark, self.app_id, table.ledger)
+                warn_of_other_writers(self._target, spark, self.app_id, table.ledger)
+                if compares:
+                    fitted, table = fit_columns(spark, df.schema, table, self._target, self._layout)
+                    if isinstance(fitted, Unfit):
+                        raise SchemaMismatchError(self._target.name, self.app_id, None, fitted.problems)
+                # The ledger that was read here is a cache for the first batch, which reads only what has been
+                # committed since.
+                sink._last_table = table
         # Choose the lane last, because the direct lane creates a missing table to learn its id and columns. A
-        # query that is refused above must not leave an empty table behind.
-        df, sink = sink._in_lane(df, lane)
+        # query that is refused above must not leave an empty table behind. With a FileWriter, ingest has
+        # already chosen the lane, and these rows name files.
+        if lane != "spark" and not isinstance(sink._writer, FileWriter):
+            about = f"app_id={self.app_id} table={self._target.name}"
+            try:
+                sink._check_files_only()
+                df, files = file_stream(df, self._target, self._layout, self.app_id)
+            except GazetteError as reason:
+                # With auto, it is not an error if this lane does not support something: Spark's writer writes
+                # the same rows and the same ledger, only more slowly (decision 0032).
+                if lane == "direct":
+                    raise
+                log.info("lane=spark %s reason: %s", about, reason)
+            else:
+                log.info("lane=direct %s", about)
+                sink = sink.with_files(files)
         return start_query(df, sink, root, query_name=query_name, output_mode=output_mode, trigger=trigger)
-
-    def _in_lane(self, df: DataFrame, lane: str) -> tuple[DataFrame, DeltaSink]:
-        """Return the DataFrame and the sink of a lane: rows for Spark to write, or tasks that write files."""
-        # With a FileWriter, ingest has already chosen the lane, and these rows name files.
-        if lane == "spark" or isinstance(self._writer, FileWriter):
-            return df, self
-        about = f"app_id={self.app_id} table={self._target.name}"
-        try:
-            self._check_files_only()
-            file_rows, files = file_stream(df, self._target, self._layout, self.app_id)
-        except GazetteError as reason:
-            # With auto, it is not an error if this lane does not support something: Spark's writer writes the
-            # same rows and the same ledger, only more slowly (decision 0032).
-            if lane == "direct":
-                raise
-            log.info("lane=spark %s reason: %s", about, reason)
-            return df, self
-        log.info("lane=direct %s", about)
-        return file_rows, self.with_files(files)
 
     @property
     def table(self) -> DeltaTable:
@@ -366,16 +389,6 @@ class DeltaSink:
         """Return a copy of this sink for batches whose rows name files; see :mod:`gazette_spark._ingest`."""
         sink = copy(self)
         sink._writer = FileWriter(self._target, self._layout, files)
-        return sink
-
-    def _for_query(self, checkpoint: str, output_mode: str) -> DeltaSink:
-        """Return a copy of this sink for a run of a query, without the state of other runs."""
-        sink = copy(self)
-        sink._checkpoint, sink._output_mode = checkpoint, output_mode
-        # Other programs may have dropped, altered or written the table since another run read it.
-        sink._checked, sink._seen, sink._last_table = False, None, None
-        sink._batches = QueryBatches(self._target.name, self.app_id)
-        sink._writer, sink._heartbeat = copy(self._writer), copy(self._heartbeat)
         return sink
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
@@ -492,48 +505,49 @@ class DeltaSink:
         # and then decides on its entry.
         self._heartbeat.disarm()
         spark = df.sparkSession
-        query = _running_query(spark)
+        # Find Spark's query that runs this thread's batch. There is none on Spark Connect, or in threads that
+        # a function for foreachBatch starts. ``spark.streams`` lists only the queries of one session, which
+        # need not be the program's first session, and the session of a batch has no queries. But all sessions
+        # of a JVM share the map of queries by id.
+        query: Any = None
+        if is_classic(spark) and (query_id := spark.sparkContext.getLocalProperty(QUERY_ID)):
+            assert spark._jvm is not None
+            queries = spark._jsparkSession.sharedState().activeStreamingQueries()
+            query = queries.get(spark._jvm.java.util.UUID.fromString(query_id))
         with self._turn:
-            self._run_batch(df, batch_id, query)
+            # Forget this state until the batch is done, because any run after a failure is a new writer.
+            seen, self._seen = self._seen, None
+            last_table, self._last_table = self._last_table, None
+            # The offsets of the batch come from the query checkpoint: Spark writes offsets/<n> before it runs
+            # batch n. The rows do not show them, because a batch may move offsets without a row, and a query
+            # may drop the columns of a row's origin.
+            root = self._checkpoint or (query and str(query.resolvedCheckpointRoot()))
+            if not root:
+                problem = "not given and cannot be found here: pass checkpoint= to DeltaSink"
+                raise QueryCheckpointError("?", f"{problem}, or use DeltaSink.start")
+            mode = (self._output_mode or (query and str(query.outputMode())) or "").lower()  # Java: "Update".
+            if mode:
+                check_output_mode(mode, self._upsert)
+            # The table is checked once for each run: DESCRIBE DETAIL needs a job for a large table, and a
+            # batch may have few rows.
+            exists = self._checked or self._check_table(df, root) is not None
+            batch = self._batches.read(SparkFiles(spark), root, batch_id)
+            if not mode and batch.stateful:
+                # Without state, update returns the same rows as append, and Spark refuses complete.
+                raise OptionError("outputMode", "an unknown mode for a query with state", VISIBLE)
+            batch = replace(batch, output_mode=mode or "append")
+            self._last_table = table = self._commit(df, batch, seen=seen, last_table=last_table)
+            # Remember the entry only now. From here on, another newest entry means another writer.
+            self._seen = table.attempt
+            if not exists:
+                self._check_table(df, root)  # Check again, now that the first batch has created the table.
+            self._checked = True
         # A heartbeat has to end with its query. On classic Spark, the heartbeat asks the query whether it is
         # active; on Spark Connect, the process ends with the query. A caller without a query could end
         # unnoticed, so it gets no heartbeat.
         if query is not None or not is_classic(spark):
             self._heartbeat.arm(partial(self._beat, spark, query))
         failpoint("sink.return")
-
-    def _run_batch(self, df: DataFrame, batch_id: int, query: Any) -> None:  # noqa: ANN401 - Java's
-        """Determine the batch from the query checkpoint, and commit it."""
-        # Forget this state until the batch is done, because any run after a failure is a new writer.
-        seen, self._seen = self._seen, None
-        last_table, self._last_table = self._last_table, None
-        spark = df.sparkSession
-        # The offsets of the batch come from the query checkpoint: Spark writes offsets/<n> before it runs
-        # batch n. The rows do not show them, because a batch may move offsets without a row, and a query may
-        # drop the columns of a row's origin.
-        root = self._checkpoint or (query and str(query.resolvedCheckpointRoot()))
-        if not root:
-            problem = (
-                "not given and cannot be found here: pass checkpoint= to DeltaSink, or use DeltaSink.start"
-            )
-            raise QueryCheckpointError("?", problem)
-        mode = (self._output_mode or (query and str(query.outputMode())) or "").lower()  # Java says "Update".
-        if mode:
-            check_output_mode(mode, self._upsert)
-        # The table is checked once for each run: DESCRIBE DETAIL needs a job for a large table, and a batch
-        # may have few rows.
-        exists = self._checked or self._check_table(df, root) is not None
-        batch = self._batches.read(SparkFiles(spark), root, batch_id)
-        if not mode and batch.stateful:
-            # Without state, update returns the same rows as append, and Spark refuses complete.
-            raise OptionError("outputMode", "an unknown mode for a query with state", VISIBLE)
-        batch = replace(batch, output_mode=mode or "append")
-        self._last_table = table = self._commit(df, batch, seen=seen, last_table=last_table)
-        # Remember the entry only now. From here on, another newest entry means another writer.
-        self._seen = table.attempt
-        if not exists:
-            self._check_table(df, root)  # Check again, now that the first batch has created the table.
-        self._checked = True
 
     def _commit(  # noqa: C901, PLR0912, PLR0915 - the story of a batch, to be checked by reading it once.
         self, df: DataFrame, batch: Batch, *, seen: str | None, last_table: TableSnapshot | None
@@ -760,33 +774,6 @@ class DeltaSink:
                 raise NoSpaceError(self._target.name, self.app_id, batch_id, problem) from error
             raise
 
-    def _check_start(self, df: DataFrame, root: str) -> None:
-        """Refuse what is already known to be an error of the first batch."""
-        spark = df.sparkSession
-        # If the table is missing, the first batch checks it after creating it.
-        self._checked = exists = self._check_table(df, root) is not None
-        check_places(self._target, spark, root, exists=exists)
-        if not exists:
-            return
-        # Only rows that are appended unchanged can be compared before there is a batch: splitting off dead
-        # letters drops columns, a merge may drop columns, and rows of the direct lane name files.
-        compares = self._upsert is None and self._letters is None and self._writer.reads_columns
-        try:
-            table = self._target.snapshot(spark, self.app_id, columns=compares)
-        except GazetteError as error:
-            log.info("ledger not read at start app_id=%s problem=%s", self.app_id, error)
-            return  # The first batch reports the same, unless the table changes before that.
-        if (self._output_mode or "").lower() == "complete":
-            check_alone(self._target, spark, self.app_id, table.ledger)
-        warn_of_other_writers(self._target, spark, self.app_id, table.ledger)
-        if compares:
-            fitted, table = fit_columns(spark, df.schema, table, self._target, self._layout)
-            if isinstance(fitted, Unfit):
-                raise SchemaMismatchError(self._target.name, self.app_id, None, fitted.problems)
-        # The ledger that was read here is a cache for the first batch, which reads only what has been
-        # committed since.
-        self._last_table = table
-
     def _check_table(self, df: DataFrame, checkpoint: str | None) -> TableDetail | None:
         """Refuse a table without support for exactly-once writes; return its detail if it exists."""
         spark, new_table = df.sparkSession, self._layout.new_table
@@ -813,21 +800,3 @@ def check_output_mode(mode: str, upsert: Upsert | None) -> None:
             "append, or DeltaSink(upsert=Upsert(keys)) with the grouping keys: batches repeat rows of a group"
         )
         raise OptionError("outputMode", mode, ways)
-
-
-def _running_query(spark: SparkSession) -> Any:  # noqa: ANN401 - Java's
-    """Return Spark's query that runs this thread's batch, or None if it cannot be found.
-
-    It cannot be found on Spark Connect, or in threads that a function for ``foreachBatch`` starts.
-
-    ``spark.streams`` lists only the queries of one session, which need not be the program's first session,
-    and the session of a batch has no queries. But all sessions of a JVM share the map of queries by id.
-    """
-    if not is_classic(spark):
-        return None
-    query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
-    if not query_id:
-        return None
-    assert spark._jvm is not None
-    queries = spark._jsparkSession.sharedState().activeStreamingQueries()
-    return queries.get(spark._jvm.java.util.UUID.fromString(query_id))
