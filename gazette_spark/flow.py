@@ -230,20 +230,19 @@ class _Schemas:
             raise self._error("its schema has a $ref that is not text")
         if reference is not None and reference not in references:
             references.add(reference)
-            yield from self._all_of(self._referred(reference), references)
+            name = unescaped_pointer(reference.removeprefix("#/$defs/").removeprefix("#/definitions/"))
+            if isinstance(self._definitions, dict) and name in self._definitions:
+                referred = self._definitions[name]
+            elif reference == "flow://write-schema" and self._write_schema is not None:
+                referred = self._write_schema
+            elif reference.startswith("flow://"):
+                referred = {}  # A schema that has not been inferred yet allows any value.
+            else:
+                raise self._error(f"its schema refers to {reference[:80]!r}, which it does not contain")
+            yield from self._all_of(referred, references)
         parts = schema.get("allOf", [])
         for part in parts if isinstance(parts, list) else [parts]:
             yield from self._all_of(part, references)
-
-    def _referred(self, reference: str) -> object:
-        name = unescaped_pointer(reference.removeprefix("#/$defs/").removeprefix("#/definitions/"))
-        if isinstance(self._definitions, dict) and name in self._definitions:
-            return self._definitions[name]
-        if reference == "flow://write-schema" and self._write_schema is not None:
-            return self._write_schema
-        if reference.startswith("flow://"):
-            return {}  # A schema that has not been inferred yet allows any value.
-        raise self._error(f"its schema refers to {reference[:80]!r}, which it does not contain")
 
     def _error(self, problem: str) -> InputError:
         return InputError(f"collection {self._name!r}: {problem}")

@@ -167,20 +167,17 @@ class _Reader:
 
     def _partitions(self, planner: Planner, pieces: Iterable[Piece]) -> list[InputPartition]:
         tasks = self._rows.group(planner, pieces)
-        security, store = self._credentials.snapshot(), self._store_access()
-        return [PiecePartition(*task, security=security, store=store) for task in tasks]
-
-    def _store_access(self) -> StoreAccess | None:
-        """Return the credentials of an Iceberg table's store; None if those of the target do not expire."""
+        security, store = self._credentials.snapshot(), None
+        # An Iceberg catalog may give out credentials for a table's store that expire.
         layout = self._files.iceberg if self._files else None
-        if layout is None or layout.issuer is None:
-            return None
-        if self._store is None:
-            # Imported here because few queries write to a store whose catalog gives out credentials.
-            from gazette_spark._data_files.store_credentials import StoreCredentials
+        if layout is not None and layout.issuer is not None:
+            if self._store is None:
+                # Imported here because few queries write to such a store.
+                from gazette_spark._data_files.store_credentials import StoreCredentials
 
-            self._store = StoreCredentials(layout.issuer)
-        return self._store.snapshot()
+                self._store = StoreCredentials(layout.issuer)
+            store = self._store.snapshot()
+        return [PiecePartition(*task, security=security, store=store) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's pieces. Runs on executors."""
