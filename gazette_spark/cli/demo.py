@@ -92,6 +92,7 @@ def demo(seconds: float, broker: str | None, rate: float, kills: int, keep: Path
     """
     _check_requirements()
     from rich.console import Console
+    from rich.table import Table
 
     from gazette_spark.demo.run import DemoOptions
 
@@ -104,12 +105,31 @@ def demo(seconds: float, broker: str | None, rate: float, kills: int, keep: Path
 
     console = Console()
     report = _run(DemoOptions(seconds, rate, kills, broker), keep, console, wait)
-    if report is not None:
-        _show_report(report, console)
-        report.proof.check()
-        console.print(
-            "[bold green]exactly once[/]: every appended event is in the table, and nothing else is"
-        )
+    if report is None:
+        return
+    proof = report.proof
+    lines = {
+        "rows appended": f"{proof.appended:,}",
+        "rows in the table": f"{proof.in_table:,}",
+        "lost": f"{proof.lost:,}",
+        "duplicated": f"{proof.duplicated:,}",
+        "foreign or altered": f"{proof.foreign + proof.altered:,}",
+        "kills of the query": f"{report.kills:,}",
+        "commits of the table": f"{report.table_commits:,}",
+        "bytes appended": f"{report.appended_bytes:,}",
+        "bytes/s appended": f"{report.appended_bytes / report.writing_s:,.0f}",
+        "bytes/s into the table": f"{report.appended_bytes / report.drained_s:,.0f} (kills included)",
+    }
+    totals = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in lines.items():
+        totals.add_row(name, value)
+    ledger = Table("journal", "read through", title="the ledger's last entry", title_justify="left", box=None)
+    for journal, offset in report.ledger.items():
+        ledger.add_row(journal, f"{offset:,}")
+    for part in ("", totals, "", ledger, ""):
+        console.print(part)
+    proof.check()
+    console.print("[bold green]exactly once[/]: every appended event is in the table, and nothing else is")
 
 
 def _duration_s(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> float:
@@ -247,29 +267,3 @@ class _ConsoleScreen:
     def __exit__(self, *_error: object) -> None:
         if self._status is not None:
             self._status.stop()
-
-
-def _show_report(report: DemoReport, console: Console) -> None:
-    from rich.table import Table
-
-    proof = report.proof
-    lines = {
-        "rows appended": f"{proof.appended:,}",
-        "rows in the table": f"{proof.in_table:,}",
-        "lost": f"{proof.lost:,}",
-        "duplicated": f"{proof.duplicated:,}",
-        "foreign or altered": f"{proof.foreign + proof.altered:,}",
-        "kills of the query": f"{report.kills:,}",
-        "commits of the table": f"{report.table_commits:,}",
-        "bytes appended": f"{report.appended_bytes:,}",
-        "bytes/s appended": f"{report.appended_bytes / report.writing_s:,.0f}",
-        "bytes/s into the table": f"{report.appended_bytes / report.drained_s:,.0f} (kills included)",
-    }
-    totals = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in lines.items():
-        totals.add_row(name, value)
-    ledger = Table("journal", "read through", title="the ledger's last entry", title_justify="left", box=None)
-    for journal, offset in report.ledger.items():
-        ledger.add_row(journal, f"{offset:,}")
-    for part in ("", totals, "", ledger, ""):
-        console.print(part)

@@ -29,7 +29,7 @@ from gazette_spark.locations import masked_url
 if TYPE_CHECKING:
     from gazette_spark.lag.feeds import Feed
     from gazette_spark.lag.monitor import Monitor
-    from gazette_spark.lag.notifier import MailSender, Notifier
+    from gazette_spark.lag.notifier import Notifier
 
 EXIT_CODES = {"OK": 0, "UNKNOWN": 0, "WARN": 1, "ERR": 2}
 
@@ -391,6 +391,7 @@ def _notifier(options: dict[str, Any]) -> Notifier | None:
     from gazette_spark.lag.notifier import (
         BackgroundSender,
         CommandSender,
+        MailSender,
         Notifier,
         NotifyOptions,
         Sender,
@@ -418,7 +419,22 @@ def _notifier(options: dict[str, Any]) -> Notifier | None:
             raise click.UsageError("--notify-webhook: expected a URL with http:// or https://")
         senders.append(WebhookSender(url, template))
     if url := options["notify_mail"]:
-        senders.append(_mail_sender(url))
+        parts, form = urlsplit(url), "smtp://[USER@]HOST[:PORT]/TO[,TO]?from=ADDRESS"
+        receivers = tuple(filter(None, unquote(parts.path.strip("/")).split(",")))
+        sender = dict(parse_qsl(parts.query)).get("from", "")
+        try:
+            port = parts.port or 587
+        except ValueError:
+            port = 0
+        if parts.scheme != "smtp" or not (parts.hostname and receivers and sender and port) or parts.password:
+            secret = f"; the password comes from {MAIL_PASSWORD}"
+            raise click.UsageError(f"--notify-mail: expected {form}{secret}")
+        user, password = unquote(parts.username or ""), os.environ.get(MAIL_PASSWORD, "")
+        if user and not password:
+            raise click.UsageError(f"--notify-mail: {user} needs a password in {MAIL_PASSWORD}")
+        # A mail server on this machine usually has no certificate, and the mail does not leave the machine.
+        tls = parts.hostname not in ("localhost", "127.0.0.1", "::1")
+        senders.append(MailSender(parts.hostname, port, sender, receivers, user, password, tls=tls))
     when = NotifyOptions(
         Status[options["notify_threshold"]],
         options["send_interval_s"],
@@ -428,27 +444,6 @@ def _notifier(options: dict[str, Any]) -> Notifier | None:
     )
     # Each in the background, so that a receiver that hangs delays neither the polls nor the others.
     return Notifier(when, [BackgroundSender(sender) for sender in senders]) if senders else None
-
-
-def _mail_sender(url: str) -> MailSender:
-    from gazette_spark.lag.notifier import MailSender
-
-    parts, form = urlsplit(url), "smtp://[USER@]HOST[:PORT]/TO[,TO]?from=ADDRESS"
-    receivers = tuple(filter(None, unquote(parts.path.strip("/")).split(",")))
-    sender = dict(parse_qsl(parts.query)).get("from", "")
-    try:
-        port = parts.port or 587
-    except ValueError:
-        port = 0
-    if parts.scheme != "smtp" or not (parts.hostname and receivers and sender and port) or parts.password:
-        secret = f"; the password comes from {MAIL_PASSWORD}"
-        raise click.UsageError(f"--notify-mail: expected {form}{secret}")
-    user, password = unquote(parts.username or ""), os.environ.get(MAIL_PASSWORD, "")
-    if user and not password:
-        raise click.UsageError(f"--notify-mail: {user} needs a password in {MAIL_PASSWORD}")
-    # A mail server on this machine usually has no certificate, and the mail does not leave the machine.
-    is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
-    return MailSender(parts.hostname, port, sender, receivers, user, password, tls=not is_local)
 
 
 MAIL_PASSWORD = "GAZETTE_SPARK_MAIL_PASSWORD"  # noqa: S105 - the variable's name

@@ -108,7 +108,19 @@ def text_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
     a/long      7
     """
     cells = [[column.upper() for column in columns]]
-    cells += [[_cell(row.get(column)) for column in columns] for row in rows]
+    for row in rows:
+        line = []
+        for column in columns:
+            match row.get(column):
+                case None:
+                    line.append("")
+                case list() | tuple() as items:
+                    line.append(",".join(map(str, items)))
+                case dict() as members:
+                    line.append(",".join(f"{key}={item}" for key, item in members.items()))
+                case value:
+                    line.append(str(value))
+        cells.append(line)
     numeric = [
         column == "bytes" or all(isinstance(row.get(column), int) for row in rows) for column in columns
     ]
@@ -144,14 +156,3 @@ def time_text(unix_s: int) -> str:
     if not unix_s:
         return "-"
     return datetime.fromtimestamp(unix_s, UTC).isoformat().replace("+00:00", "Z")
-
-
-def _cell(value: object) -> str:
-    match value:
-        case None:
-            return ""
-        case list() | tuple():
-            return ",".join(map(str, value))
-        case dict():
-            return ",".join(f"{key}={item}" for key, item in value.items())
-    return str(value)
