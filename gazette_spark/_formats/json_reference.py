@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -43,6 +45,7 @@ from gazette_spark._formats.values import (
     JsonDialect,
     decimal_of,
     from_texts,
+    is_nested_deeper,
     is_variant,
     spread,
     text_converter,
@@ -63,6 +66,12 @@ _ABSENT = object()
 
 _NO_OBJECT: dict[str, Any] = {}
 """Represents a missing object: none of its fields has a value."""
+
+MAX_VARIANT_DEPTH = 500
+"""Deepest nesting: half of Python's recursion limit, so neither encoder nor decoder reaches it."""
+
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
+"""An escape of JSON. The group is a surrogate without its partner."""
 
 
 class JsonReferenceParser:
@@ -214,8 +223,6 @@ class _ColumnReading:
         """
         wrong: list[int] = []
         if is_variant(kind):
-            from gazette_spark._formats.variant import encode  # Few queries have a variant.
-
             self._note_unwritten(values, origins)
             if self.unwritten:
                 # The column is read again with its containers as texts, so this result does not matter.
@@ -227,7 +234,7 @@ class _ColumnReading:
                     for value in values
                     if value is not _ABSENT
                 ]
-                converted = from_texts(string_array(texts), kind, encode, None)
+                converted = from_texts(string_array(texts), kind, encode_variant, None)
                 column = spread(len(values), kind, [(filled, converted.column)])
                 wrong = filled[list(converted.problems)].tolist()
         elif pa.types.is_struct(kind):
@@ -408,3 +415,43 @@ def _kind_of(value: object) -> str:
             return "an object"
         case _:
             return "an array"
+
+
+def encode_variant(text: str) -> dict[str, bytes]:
+    """Return the two parts of a JSON value as a VARIANT, with the bytes that ``parse_json`` makes of it.
+
+    PySpark has an encoder, ``VariantVal.parseJson``. It differs from the JVM's in three cases, which are
+    handled here: an object that repeats a name is invalid, as in Spark; a surrogate without its partner
+    becomes ``?``, as in Java; and where Java sorts an object's names differently from Python, the object is
+    refused, because Spark looks names up by a binary search and would miss some.
+
+    Raises:
+        ValueError: Spark does not accept the value, or it is nested too deep or takes more than 16 MiB.
+    """
+    # Few queries have a column of this type, and programs without Spark import this package, too.
+    from pyspark.sql.types import VariantVal
+
+    if is_nested_deeper(text, MAX_VARIANT_DEPTH):
+        raise ValueError("is nested too deep")
+    if "\\u" in text:
+        text = _ESCAPE.sub(lambda escape: "?" if escape[1] else escape[0], text)
+    _NAMES.decode(text)
+    variant = VariantVal.parseJson(text)
+    return {"value": variant.value, "metadata": variant.metadata}
+
+
+def _check_names(members: list[tuple[str, object]]) -> None:
+    names = [name for name, _ in members]
+    if len(set(names)) < len(names):
+        # Count the names, because searching the earlier names for each one would take hours for a million
+        # names.
+        repeated = next(name for name, count in Counter(names).items() if count > 1)
+        raise ValueError(f"repeats the name {repeated!r}")
+    if not all(map(str.isascii, names)) and sorted(names) != sorted(
+        names, key=lambda name: name.encode("utf-16-be")
+    ):
+        raise ValueError("has names that Python and Java sort in different orders")
+
+
+_NAMES = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, object_pairs_hook=_check_names)
+"""Checks the names of objects without parsing numbers: int() refuses more than 4,300 digits."""

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import VariantVal
 
-from gazette_spark._formats.variant import encode
+from gazette_spark._formats.json_reference import encode_variant
 from tests.rig.examples import examples
 
 # Python may print a double without an exponent and with many digits: a decimal in a variant.
@@ -45,4 +45,4 @@ values = st.recursive(
 def test_bytes_are_those_of_pyspark(text: str) -> None:
     """Both parts equal PySpark's, for objects without repeated names."""
     expected = VariantVal.parseJson(text)
-    assert encode(text) == {"value": expected.value, "metadata": expected.metadata}
+    assert encode_variant(text) == {"value": expected.value, "metadata": expected.metadata}
