@@ -12,22 +12,29 @@ once that is committed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from gazette_spark._formats.arrays import int64_array
+from gazette_spark._formats.arrays import int64_array, null_rows, valid_texts, value_bounds, value_octets
 from gazette_spark._formats.encode import CHUNK_BYTES, check_values, encoded
 from gazette_spark._formats.framing import RowRefusal
 from gazette_spark._formats.registry import framing_name, framing_named
 from gazette_spark._options.write import WriteOptions
 from gazette_spark._write.columns import WriteColumns
 from gazette_spark._write.producer import TaskProducer
-from gazette_spark._write.shares import KeyMapping, Share, shares_at_random, shares_by_name
 from gazette_spark.client import AppendService, AsyncAppend, Client
+from gazette_spark.client._append.mappings import (
+    Hashes,
+    fnv1a32,
+    fnv1a32_each,
+    modulo_picks,
+    rendezvous_picks,
+)
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError, RowError
 from gazette_spark.message.interfaces import CONTENT_TYPES
 from gazette_spark.message.locator import locator_for
@@ -36,6 +43,8 @@ from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import label_set
 
 T = TypeVar("T")
+
+Rows = npt.NDArray[np.int64]
 
 PENDING_BYTES = 16 << 20
 """Bytes of a task that may wait to be appended, beside one record."""
@@ -166,8 +175,22 @@ class TaskWriter:
         # Make all checks before all appends. If a row is refused, no other row may have been appended,
         # because the task's retry would append it again.
         self._accepted(check_values(values, self._options.max_record_bytes))
+        if self._columns.journal is not None:
+            shares = self._accepted(shares_by_name(record_batch.column(self._columns.journal)))
+            for share in shares:
+                try:
+                    validate_journal_name(share.journal)
+                except ProtocolError as error:
+                    index = 0 if share.rows is None else int(share.rows[0])
+                    problem = f"its journal is {share.journal!r} ({error.problem})"
+                    self._accepted(RowRefusal(index, problem, "Name a journal that exists"))
+            self._targets.learn((share.journal for share in shares), "the column journal")
+        elif self._columns.key is not None:
+            shares = self._mapping.shares(record_batch.column(self._columns.key), self._rng)
+        else:
+            shares = shares_at_random(record_batch.num_rows, self._mapping.journals, self._rng)
         options, made = self._options, []
-        for share in self._shares(record_batch):
+        for share in shares:
             framing = self._targets.framing(share.journal)
             chosen = values if share.rows is None else values.take(int64_array(share.rows))
             result: pa.Array | RowRefusal | Iterator[bytes] = chosen
@@ -223,28 +246,80 @@ class TaskWriter:
         self._last[journal] = appended
         self._bytes[journal] = self._bytes.get(journal, 0) + len(piece)
 
-    def _shares(self, record_batch: pa.RecordBatch) -> list[Share]:
-        columns = self._columns
-        if columns.journal is not None:
-            column = record_batch.column(columns.journal)
-            shares = self._accepted(shares_by_name(column))
-            self._check_names(shares)
-            self._targets.learn((share.journal for share in shares), "the column journal")
-            return shares
-        if columns.key is not None:
-            return self._mapping.shares(record_batch.column(columns.key), self._rng)
-        return shares_at_random(record_batch.num_rows, self._mapping.journals, self._rng)
-
-    def _check_names(self, shares: Iterable[Share]) -> None:
-        for share in shares:
-            try:
-                validate_journal_name(share.journal)
-            except ProtocolError as error:
-                index = 0 if share.rows is None else int(share.rows[0])
-                problem = f"its journal is {share.journal!r} ({error.problem})"
-                self._accepted(RowRefusal(index, problem, "Name a journal that exists"))
-
     def _accepted(self, result: T | RowRefusal) -> T:
         if isinstance(result, RowRefusal):
             raise RowError(self._partition, self._taken + result.index, result.problem, result.advice)
         return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """The rows of one journal, in their order."""
+
+    journal: str
+    rows: Rows | None = None
+    """Indices of the rows; None for all rows."""
+
+
+def shares_by_name(journals: pa.Array) -> list[Share] | RowRefusal:
+    """Distribute rows by a column of journals' names; refuse the first row without a name."""
+    if journals.null_count:
+        index = int(null_rows(journals)[0])
+        return RowRefusal(index, "its journal is null", "Name one, or set option 'journal' for all rows")
+    if not len(journals):
+        return []
+    encoded = journals.dictionary_encode()
+    # Spark's strings may have bytes that are not UTF-8. No journal has such a name, so it is refused later,
+    # in an error that names the row.
+    names = valid_texts(encoded.dictionary).to_pylist()
+    picks = np.frombuffer(encoded.indices.buffers()[1], np.int32)[: len(journals)].astype(np.int64)
+    return shares_of(picks, names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyMapping:
+    """The journal of each key, as in :mod:`gazette_spark.client._append.mappings`."""
+
+    journals: tuple[str, ...]
+    """At least one, sorted by name."""
+    weights: Hashes | None = None
+    """Hashes of the names for the mapping ``rendezvous``; None for ``modulo``."""
+
+    @classmethod
+    def of(cls, journals: Sequence[str], mapping: str) -> KeyMapping:
+        """Return the mapping ``modulo`` or ``rendezvous``."""
+        weights = np.array([fnv1a32(name.encode()) for name in journals], np.uint32)
+        return cls(tuple(journals), weights if mapping == "rendezvous" else None)
+
+    def shares(self, keys: pa.Array, rng: np.random.Generator) -> list[Share]:
+        """Distribute rows by a binary or string column, and rows without a key at random, as Kafka does."""
+        # Use the hash of Gazette's own clients, so that programs in Go and Spark put a key into the same
+        # journal.
+        hashes = fnv1a32_each(value_octets(keys), value_bounds(keys))
+        if self.weights is None:
+            picks = modulo_picks(hashes, len(self.journals))
+        else:
+            picks = rendezvous_picks(hashes, self.weights)
+        if keys.null_count:
+            without = null_rows(keys)
+            picks[without] = rng.integers(len(self.journals), size=len(without))
+        return shares_of(picks, self.journals)
+
+
+def shares_at_random(rows: int, journals: Sequence[str], rng: np.random.Generator) -> list[Share]:
+    """Distribute rows at random. All journals are equally likely."""
+    return shares_of(rng.integers(len(journals), size=rows), journals)
+
+
+def shares_of(picks: Rows, journals: Sequence[str]) -> list[Share]:
+    """Return the share of each journal. ``picks`` has the index of each row's journal."""
+    order = np.argsort(picks, kind="stable")
+    counts = np.bincount(picks, minlength=len(journals))
+    # All rows go to one journal, so no copy by index is needed.
+    if len(picks) and counts.max() == len(picks):
+        return [Share(journals[int(picks[0])])]
+    stops = np.cumsum(counts)
+    chosen = np.flatnonzero(counts)
+    return [
+        Share(journals[int(index)], order[stops[index] - counts[index] : stops[index]]) for index in chosen
+    ]

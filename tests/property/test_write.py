@@ -24,8 +24,14 @@ from gazette_spark._formats.registry import framing_named
 from gazette_spark._options.write import parse_write_options
 from gazette_spark._write import task as task_module
 from gazette_spark._write.columns import write_columns
-from gazette_spark._write.shares import KeyMapping, Share, shares_by_name
-from gazette_spark._write.task import Targets, TaskWriter, open_service
+from gazette_spark._write.task import (
+    KeyMapping,
+    Share,
+    Targets,
+    TaskWriter,
+    open_service,
+    shares_by_name,
+)
 from gazette_spark.broker import EmbeddedBroker, Faults
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import AsyncAppend, Client

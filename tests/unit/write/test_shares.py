@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gazette_spark._formats.arrays import value_bounds, value_octets
 from gazette_spark._formats.framing import RowRefusal
-from gazette_spark._write.shares import KeyMapping, Share, shares_at_random, shares_by_name
+from gazette_spark._write.task import KeyMapping, Share, shares_at_random, shares_by_name
 from gazette_spark.client._append.mappings import LONG_KEY_BYTES, fnv1a32, fnv1a32_each
 
 RNG = np.random.default_rng(5)
