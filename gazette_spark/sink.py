@@ -219,7 +219,7 @@ class DeltaSink:
         self._output_mode: str | None = None
         """Output mode of the query; None if :meth:`start` did not set it."""
 
-        # A run keeps the following state; start() resets it. It saves reads of the table, or proves that
+        # A run keeps the following state; _begin_run resets it. It saves reads of the table, or proves that
         # no other writer has written. It never decides what is in the table, so a sink that has lost it is
         # only slower.
         if upsert is None:
@@ -232,6 +232,8 @@ class DeltaSink:
         self._seen: str | None = None
         """Attempt of the newest entry after this run's last batch. If another entry is the newest, there is
         another writer."""
+        self._run_id: str | None = None
+        """Id of this run; empty until the first batch of a query that :meth:`start` starts."""
         self._last_table: TableSnapshot | None = None
         """The table as it was read last. This is only a cache: the next read starts from it."""
         self._batches = QueryBatches(self._target.name, app_id)
@@ -292,12 +294,10 @@ class DeltaSink:
             raise OptionError("lane", repr(lane), "'auto', 'spark' or 'direct'")
         check_output_mode(output_mode, self._upsert)
         # Each run gets a copy of the sink. Otherwise a sink that has served one query would keep that query's
-        # output mode and position in the checkpoint for the next one. And since another run read the table,
-        # other programs may have dropped, altered or written it.
+        # output mode and position in the checkpoint for the next one.
         sink = copy(self)
         sink._checkpoint, sink._output_mode = root, output_mode
-        sink._checked, sink._seen, sink._last_table = False, None, None
-        sink._batches = QueryBatches(self._target.name, self.app_id)
+        sink._begin_run("")
         sink._writer, sink._heartbeat = copy(self._writer), copy(self._heartbeat)
         spark = df.sparkSession
         check_delta(spark)
@@ -390,6 +390,12 @@ class DeltaSink:
         sink = copy(self)
         sink._writer = FileWriter(self._target, self._layout, files)
         return sink
+
+    def _begin_run(self, run_id: str | None) -> None:
+        """Forget what another run has read: other programs may have changed or written the table since."""
+        self._run_id = run_id
+        self._checked, self._seen, self._last_table = False, None, None
+        self._batches = QueryBatches(self._target.name, self.app_id)
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
         """Return the table's newest entry of this app id, or None if there is none."""
@@ -515,6 +521,10 @@ class DeltaSink:
             queries = spark._jsparkSession.sharedState().activeStreamingQueries()
             query = queries.get(spark._jvm.java.util.UUID.fromString(query_id))
         with self._turn:
+            run_id = query and str(query.runId())
+            if self._run_id not in ("", run_id):
+                self._begin_run(run_id)  # foreachBatch(sink) passes the sink of an earlier run.
+            self._run_id = run_id
             # Forget this state until the batch is done, because any run after a failure is a new writer.
             seen, self._seen = self._seen, None
             last_table, self._last_table = self._last_table, None
