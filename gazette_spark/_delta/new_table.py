@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimestampType
 
 from gazette_spark._delta.sql_names import quoted
 from gazette_spark.errors import OptionError, TableRefusedError
@@ -140,6 +140,9 @@ def _type(kind: DataType) -> str:
             return f"ARRAY<{_type(kind.elementType)}>"
         case MapType():
             return f"MAP<{_type(kind.keyType)}, {_type(kind.valueType)}>"
+        case TimestampType():
+            # "timestamp" means TIMESTAMP_NTZ in sessions that set spark.sql.timestampType so.
+            return "timestamp_ltz"
     return kind.simpleString()
 
 

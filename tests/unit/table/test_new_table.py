@@ -14,6 +14,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
     VarcharType,
 )
 
@@ -27,11 +28,13 @@ SCHEMA = StructType(
         StructField("a`b", VarcharType(3)),
         StructField("items", ArrayType(ITEM)),
         StructField("sums", MapType(StringType(), DecimalType(12, 2))),
+        StructField("at", TimestampType()),
     ]
 )
 SCHEMA_DDL = (
     r"`id` bigint NOT NULL COMMENT 'a \\ key', `a``b` varchar(3), "
-    r"`items` ARRAY<STRUCT<`no`: bigint NOT NULL COMMENT 'it\'s 1'>>, `sums` MAP<string, decimal(12,2)>"
+    r"`items` ARRAY<STRUCT<`no`: bigint NOT NULL COMMENT 'it\'s 1'>>, `sums` MAP<string, decimal(12,2)>, "
+    "`at` timestamp_ltz"
 )
 
 
