@@ -212,12 +212,15 @@ def merge_statement(
             deleted, and ``order_by`` does not protect the table's row of a key that they have.
     """
     stored = upsert.stored(columns)
-    on = " AND ".join(f"old.{quoted(name)} = new.{quoted(name)}" for name in upsert.keys)
+    # The batch's columns have the names of the table, whose case may differ from that of the keys.
+    names = {name.lower(): name for name in stored}
+    keys = [names[key.lower()] for key in upsert.keys]
+    on = " AND ".join(f"old.{quoted(name)} = new.{quoted(name)}" for name in keys)
     evolving = "WITH SCHEMA EVOLUTION " if add_columns else ""
     clauses = [f"MERGE {evolving}INTO {table} AS old USING {quoted(view)} AS new ON {on}"]
     newer = stays = ""
     if upsert.order_by is not None and not complete:
-        by = quoted(upsert.order_by)
+        by = quoted(names[upsert.order_by.lower()])
         # A row replaces a row with an equal value: if order_by does not distinguish two rows, the later batch
         # counts, as without order_by.
         newer = f" AND (old.{by} IS NULL OR new.{by} >= old.{by})"
@@ -228,12 +231,12 @@ def merge_statement(
         clauses.append(f"WHEN MATCHED{newer} AND new.{deletes} THEN DELETE")
     # Name the columns one by one, because with UPDATE SET * Delta ignores columns that the table does not
     # have (decision 0014).
-    if values := [name for name in stored if name not in upsert.keys]:
+    if values := [name for name in stored if name not in keys]:
         pairs = ", ".join(f"{quoted(name)} = new.{quoted(name)}" for name in values)
         clauses.append(f"WHEN MATCHED{newer} THEN UPDATE SET {pairs}")
-    names = ", ".join(quoted(name) for name in stored)
+    listed = ", ".join(quoted(name) for name in stored)
     values_of = ", ".join(f"new.{quoted(name)}" for name in stored)
-    clauses.append(f"WHEN NOT MATCHED{stays} THEN INSERT ({names}) VALUES ({values_of})")  # noqa: S608 - names are quoted
+    clauses.append(f"WHEN NOT MATCHED{stays} THEN INSERT ({listed}) VALUES ({values_of})")  # noqa: S608 - names are quoted
     # A complete batch is the whole result. Without this clause, groups that are no longer in it would stay in
     # the table.
     if complete:

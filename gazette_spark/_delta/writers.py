@@ -381,9 +381,10 @@ def check_keys_once(target: DeltaTable, spark: SparkSession, entry: LedgerEntry,
         UpsertError: a key occurs twice; the error names it.
     """
     rows = target.rows(spark)
-    if not {*upsert.keys} <= {*rows.columns}:
+    names = {name.lower(): name for name in rows.columns}  # Their case may differ from that of the keys.
+    if not {key.lower() for key in upsert.keys} <= names.keys():
         return  # The column is missing; fitting the rows to the table reports that.
-    keys = [_column(name) for name in upsert.keys]
+    keys = [_column(names[key.lower()]) for key in upsert.keys]
     twice = rows.groupBy(*keys).agg(F.count(F.lit(1)).alias("copies")).where("copies > 1").limit(1).collect()
     if twice:
         *values, number = twice[0]

@@ -110,7 +110,7 @@ def test_a_crash_between_the_steps_of_a_batch_changes_nothing(
 
 def test_a_table_of_appended_rows_goes_on_by_key_where_each_key_is_there_once(changes: Changes) -> None:
     """A duplicate key would be updated twice in every later merge, so the first merged batch is refused."""
-    columns = "id STRING, body STRING, _journal STRING, _offset BIGINT"
+    columns = "ID STRING, body STRING, _journal STRING, _offset BIGINT"
     changes.spark.sql(f"CREATE TABLE delta.`{changes.table}` ({columns}) USING delta").collect()
     for body in ("one", "two"):
         changes.sql(f"INSERT INTO {{t}} VALUES ('a1', '{body}', 'x', 0)")
@@ -120,7 +120,7 @@ def test_a_table_of_appended_rows_goes_on_by_key_where_each_key_is_there_once(ch
     assert changes.spark.read.format("delta").load(str(changes.table)).count() == 2
     changes.sql("DELETE FROM {t} WHERE body = 'one'")
     changes.run()
-    keys = [row.id for row in changes.spark.read.format("delta").load(str(changes.table)).collect()]
+    keys = [row.ID for row in changes.spark.read.format("delta").load(str(changes.table)).collect()]
     assert len(keys) == len(set(keys)) > 0
 
 

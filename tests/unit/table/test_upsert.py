@@ -127,7 +127,7 @@ def test_the_last_row_comes_first(upsert: Upsert, origin: tuple[str, str] | None
 
 
 def test_a_row_takes_the_place_of_the_one_with_its_key() -> None:
-    assert merge_statement("c.d.t", "v", ["id", "name"], Upsert(("id",))) == (
+    assert merge_statement("c.d.t", "v", ["id", "name"], Upsert(("Id",))) == (
         "MERGE INTO c.d.t AS old USING `v` AS new ON old.`id` = new.`id` "
         "WHEN MATCHED THEN UPDATE SET `name` = new.`name` "
         "WHEN NOT MATCHED THEN INSERT (`id`, `name`) VALUES (new.`id`, new.`name`)"
