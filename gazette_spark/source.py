@@ -40,7 +40,7 @@ from gazette_spark._options.table import TARGET_OPTION
 from gazette_spark._options.write import checked_address, parse_write_options, spark_purpose
 from gazette_spark._planning.access import TaskCredentials, open_journals, opened_pieces
 from gazette_spark._planning.admission import ReadLimits
-from gazette_spark._planning.columns import RAW_DDL
+from gazette_spark._planning.columns import RAW_SCHEMA
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.task import RowReader
 from gazette_spark._planning.tracked_position import TrackedPosition
@@ -86,13 +86,13 @@ class GazetteDataSource(DataSource):
         """Return the format's name."""
         return "gazette"
 
-    def schema(self) -> str | StructType:
+    def schema(self) -> StructType:
         """Return the columns of a query without a user's schema: raw columns, or inferred ones."""
         options = parse_options(self.options)
         if options.read_gaps:
-            from gazette_spark._planning.gaps import GAPS_DDL
+            from gazette_spark._planning.gaps import GAPS_SCHEMA
 
-            return GAPS_DDL
+            return GAPS_SCHEMA
         if options.infer_schema:
             # Imported here because Spark starts many processes, and few of them infer a schema.
             from gazette_spark._planning.inference import query_schema
@@ -101,7 +101,7 @@ class GazetteDataSource(DataSource):
         if options.format not in (None, "raw"):
             expected = "columns in .schema(...), or inferSchema=true"
             raise OptionError("format", f"{options.format} without a schema", expected)
-        return RAW_DDL
+        return RAW_SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader | GapsReader:
         """Return the reader of ``spark.read``."""

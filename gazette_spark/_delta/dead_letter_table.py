@@ -62,7 +62,7 @@ HELD = (
 )
 """Error text for a query that could take dead letters into its state."""
 
-LETTERS = "app_id STRING, journal STRING, offset BIGINT, end_offset BIGINT, raw BINARY, reason STRING"
+LETTERS = "app_id STRING, journal STRING, `offset` BIGINT, end_offset BIGINT, raw BINARY, reason STRING"
 """Columns of a table of dead letters that is created before there are any; see :meth:`RowSplit.misfits`."""
 
 

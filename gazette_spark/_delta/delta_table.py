@@ -186,7 +186,7 @@ class DeltaTable:
             "operationParameters",
             "userMetadata",
             # The text includes the offset from UTC, because Spark prints times in the session's time zone.
-            "date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSSXXX') AS time",
+            "date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSSXXX') AS `time`",
             "operationMetrics",
         )
         return [

@@ -32,9 +32,11 @@ SIMILARITY = 0.8
 """Minimum similarity at which a column's name counts as a misspelt metadata column: ``_offsets`` has 0.93."""
 
 RAW_DDL = "journal STRING, offset BIGINT, value BINARY"
-"""Columns of ``format=raw`` for a query without a schema."""
+"""Columns of ``format=raw`` for a query without a schema, as errors show them."""
 
 RAW_TYPES: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
+RAW_SCHEMA = StructType([StructField(name, kind) for name, kind in RAW_TYPES.items()])
+"""The same columns. Spark cannot parse their DDL if spark.sql.ansi.enforceReservedKeywords is set."""
 METADATA_TYPES: dict[str, DataType] = {
     name: MapType(StringType(), ArrayType(StringType()))
     if column.type is None

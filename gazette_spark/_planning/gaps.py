@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from gazette_spark._frames import hide_internal_frames
 from gazette_spark._options.query_range import EARLIEST, LATEST
@@ -73,9 +73,10 @@ def byte_range(journal: str, fragments: list[Fragment], head: int, options: Sour
 
 
 GAPS_DDL = "journal STRING, begin BIGINT, end BIGINT, bytes BIGINT"
-"""Columns of ``readGaps``."""
+"""Columns of ``readGaps``, as errors show them."""
 
 GAPS_TYPES = {"journal": StringType(), "begin": LongType(), "end": LongType(), "bytes": LongType()}
+GAPS_SCHEMA = StructType([StructField(name, kind) for name, kind in GAPS_TYPES.items()])
 
 
 class GapsPartition(InputPartition):

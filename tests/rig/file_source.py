@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from gazette_spark import JournalOffsets
 from gazette_spark._data_files.target import FileTarget
 from gazette_spark._data_files.writer import write_files
+from gazette_spark._planning.columns import RAW_SCHEMA
 from gazette_spark.failpoints import FailpointError, failpoint
 from gazette_spark.source import file_target
 
@@ -42,8 +43,8 @@ class FileJournals(DataSource):
     def name(cls) -> str:
         return "file_journals"
 
-    def schema(self) -> str:
-        return "journal STRING, offset BIGINT, value BINARY"
+    def schema(self) -> StructType:
+        return RAW_SCHEMA
 
     def streamReader(self, schema: StructType) -> FileJournalsReader:  # noqa: N802 - Spark's name.
         return FileJournalsReader(

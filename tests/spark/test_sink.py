@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from gazette_spark import DeltaSink, LedgerEntry
 from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark._delta.heartbeat import Heartbeat
+from gazette_spark._delta.session import session_settings
 from gazette_spark._ledger.history import HistoryRow
 from gazette_spark.errors import OptionError, QueryCheckpointError, TableRefusedError
 from gazette_spark.failpoints import FailpointError, calling
@@ -89,6 +90,15 @@ def test_foreach_batch_finds_its_checkpoint(stream: FileStream) -> None:
         stream.append(records)
         run(sink)
     assert stream.assert_exact().rows == 10
+
+
+def test_a_session_may_reserve_keywords(stream: FileStream) -> None:
+    stream.append(6)
+    with session_settings(stream.spark, {"spark.sql.ansi.enforceReservedKeywords": "true"}):
+        stream.run()
+        stream.append(2)
+        stream.run()
+    assert stream.assert_exact().rows == 8
 
 
 STEPS = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")

@@ -484,7 +484,8 @@ def test_the_empty_partition_of_spark_reads_nothing(client: FakeClient) -> None:
 
 def test_a_raw_stream_needs_no_schema_and_a_json_stream_does() -> None:
     """Without a schema or inferSchema, the columns of JSON are unknown."""
-    assert data_source().schema() == "journal STRING, offset BIGINT, value BINARY"
+    columns = struct(("journal", StringType()), ("offset", LongType()), ("value", BinaryType()))
+    assert data_source().schema() == columns
     with pytest.raises(OptionError, match="json without a schema"):
         data_source(format="json").schema()
 
