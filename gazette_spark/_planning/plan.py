@@ -124,7 +124,7 @@ class Planner:
         # Without `stateLocation`, tasks leave no files from which the open transactions could be reported.
         self._open: OpenTransactions | None = None
         if options.reads_committed and options.state_location is not None:
-            self._open = OpenTransactions(StateFiles(options.state_location))
+            self._open = OpenTransactions(StateFiles(options.state_location, options.uuid_path or ""))
         self._clock, self._many, self._idle_poll_s, self._wait = clock, many, idle_poll_s, wait
         self._from_checkpoint = True
         """Whether the next batch begins at a position that this planner has not made."""
@@ -167,7 +167,7 @@ class Planner:
         names = [name for name, offset in first.read_through.items() if 0 < resumed.get(name, 0) == offset]
         starts = dict(first.read_through)
         if names:
-            files = StateFiles(options.state_location or "")
+            files = StateFiles(options.state_location or "", options.uuid_path or "")
 
             def start_of(journal: str) -> int:
                 # The file may be of any query. States follow from the journal's bytes since that query's
@@ -205,7 +205,8 @@ class Planner:
                 ``failOnDataLoss=true``.
             JournalRecreatedError: a journal was deleted and created again.
             OffsetBeyondHeadError: a journal ends before its offset in ``start``.
-            OptionError: ``start`` is of a query of committed messages, and this query reads all messages.
+            OptionError: ``start`` is of a query of committed messages, and this query reads all messages, or
+                has another ``uuidPath``.
             OtherJournalsError: ``start`` is the position of another source.
             RecordError: a record is longer than ``maxRecordBytes``.
         """
@@ -553,7 +554,8 @@ class Planner:
             begin: The end of the table's rows, and the start of journals that the table lacks.
             recorded: The offsets at which the table's rows begin.
         """
-        files = StateFiles(self._view.options.state_location or "")
+        options = self._view.options
+        files = StateFiles(options.state_location or "", options.uuid_path or "")
 
         def start_of(journal: str) -> int:
             offset = begin.read_through[journal]

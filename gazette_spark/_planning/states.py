@@ -28,6 +28,7 @@ import pyarrow as pa
 from gazette_spark.errors import DamagedFileError, OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.bulk_sequencer import ProducerStates
+from gazette_spark.message.locator import DEFAULT_POINTER
 from gazette_spark.message.uuids import Clock, producer_of
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.seal import seal, unseal
@@ -69,8 +70,12 @@ _SCHEMA = pa.schema(
 class StateFiles:
     """The files below ``stateLocation``. Thread-safe if its file system is."""
 
-    def __init__(self, location: str) -> None:
-        """Use a directory: a path, or a URL that pyarrow or fsspec opens.
+    def __init__(self, location: str, uuid_path: str | None = None) -> None:
+        """Use a directory.
+
+        Args:
+            location: A path, or a URL that pyarrow or fsspec opens.
+            uuid_path: The query's place of UUIDs, empty for the default. None reads files of any place.
 
         Raises:
             OptionError: neither of them opens the location.
@@ -95,6 +100,7 @@ class StateFiles:
                     raise OptionError("stateLocation", repr(shown), expected) from None
                 self._system = PyFileSystem(FSSpecHandler(other_system))
         self._base = path.rstrip("/")
+        self._uuid_path = "" if uuid_path == DEFAULT_POINTER else uuid_path
 
     def load(self, journal: str, offset: int, start: int | None) -> tuple[ProducerStates, int] | None:
         """Return the states at an offset and the start of their query; None without a readable file.
@@ -103,6 +109,9 @@ class StateFiles:
             journal: The journal's name.
             offset: Offset of the states.
             start: Where the query started; None accepts the states of any query.
+
+        Raises:
+            OptionError: the query that wrote the file found UUIDs at another place.
         """
         path = self._path(journal, offset)
         try:
@@ -124,6 +133,13 @@ class StateFiles:
         # open.
         if start is not None and written.get("start") != str(start):
             return None
+        # By another place, messages that wait would be lost, and messages that are rows could be rows again.
+        place = written.get("uuidPath", "")
+        if self._uuid_path not in (None, place):
+            of_query, of_file = (one or "the default" for one in (self._uuid_path, place))
+            got = f"{of_query!r}, but the query of {path} has {of_file}"
+            expected = "the same place, or a new query with its own checkpoint and stateLocation"
+            raise OptionError("uuidPath", got, expected)
         return _states(table, int(written["newest"])), int(written["start"])
 
     def older(self, journal: str, before: int, since: int) -> list[int]:
@@ -156,6 +172,7 @@ class StateFiles:
             for field, column in zip(list(_SCHEMA)[1:], numbers, strict=True)
         ]
         metadata = {"form": FORM, "start": str(start), "newest": str(states.newest)}
+        metadata["uuidPath"] = self._uuid_path or ""
         table = pa.Table.from_arrays([producers, *columns], schema=_SCHEMA).replace_schema_metadata(metadata)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:

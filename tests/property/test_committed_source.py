@@ -39,6 +39,7 @@ from gazette_spark._verify.tiling import CoveredRange
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
+from gazette_spark.errors import OptionError
 from gazette_spark.message.uuids import Clock, ProducerId, build_uuid
 from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.source import GazetteDataSource
@@ -216,6 +217,40 @@ def test_batches_give_the_committed_messages_once(
         assert left == behind, "nor does it where no message is repeated"
     told_apart(writer, audited, gone)
     shutil.rmtree(states)
+
+
+def test_a_query_checkpoint_keeps_its_place_of_uuids(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Messages that wait would be lost by another place, and messages that are rows could be rows again."""
+    monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
+    name, writer, query = f"{JOURNAL}/place", Writer("lines"), MicroBatches()
+    options = {"brokerAddress": broker.endpoint, "journals": name, "format": "raw"}
+    options |= {"isolationLevel": "read_committed", "stateLocation": str(tmp_path)}
+    options |= {"startingOffsets": "earliest"}
+    writer.write(1, 1, 1, 1)
+
+    def run(**place: str) -> None:
+        reader = GazetteDataSource(CaseInsensitiveDict(options | place)).streamReader(SCHEMA)
+        batches = query.start(partial(same, reader))
+        try:
+            while batches.batch():
+                pass
+        finally:
+            batches.stop()
+
+    with Client(broker.endpoint) as client:
+        client.create_journals(journal_spec(name, labels={"content-type": LABELS["lines"]}))
+        client.append(name, bytes(writer.content))
+        run()
+        before = len(writer.content)
+        writer.write(1, 2, 1, 1)
+        client.append(name, bytes(writer.content[before:]))
+    with pytest.raises(OptionError, match=r"'uuidPath': got '/id', .* the default"):
+        run(uuidPath="/id")
+    assert query.rows() == []
+    run(uuidPath="/_meta/uuid")
+    assert plain(query.rows()) == expected(writer, acks=False)
 
 
 def same(reader: source.BaseStreamReader) -> source.BaseStreamReader:
