@@ -119,7 +119,9 @@ def readable(kind: pa.DataType) -> bool:
     if is_variant(kind):
         return True
     if pa.types.is_struct(kind):
-        return all(readable(field.type) for field in kind)
+        # GEOMETRY and GEOGRAPHY are structs whose last field has one of these marks.
+        marks = {mark for field in kind for mark in field.metadata or ()}
+        return marks.isdisjoint((b"geometry", b"geography")) and all(readable(field.type) for field in kind)
     if pa.types.is_list(kind):
         return readable(kind.value_type)
     if pa.types.is_map(kind):

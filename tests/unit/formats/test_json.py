@@ -262,6 +262,15 @@ def test_malformed_records_are_counted() -> None:
         assert parser.malformed == 501
 
 
+GEOMETRY = pa.struct(
+    [
+        pa.field("srid", pa.int32(), nullable=False),
+        pa.field("wkb", pa.binary(), nullable=False, metadata={"geometry": "true", "srid": "4326"}),
+    ]
+)
+"""Arrow's type of a column GEOMETRY(4326), which only Spark 4.1 and later have."""
+
+
 @pytest.mark.parametrize(
     ("schema", "mode", "option"),
     [
@@ -271,6 +280,7 @@ def test_malformed_records_are_counted() -> None:
         pytest.param({"a": pa.list_(pa.duration("us"))}, "PERMISSIVE", "schema", id="interval-in-an-array"),
         pytest.param({"a": pa.map_(pa.int64(), pa.string())}, "PERMISSIVE", "schema", id="map-from-numbers"),
         pytest.param({"a": pa.null()}, "PERMISSIVE", "schema", id="void"),
+        pytest.param({"a": pa.list_(GEOMETRY)}, "PERMISSIVE", "schema", id="geometry-in-an-array"),
         pytest.param({"_offset": pa.string()}, "PERMISSIVE", "schema", id="offset-as-string"),
         pytest.param({"_corrupt_record": pa.int64()}, "PERMISSIVE", "schema", id="corrupt-record-as-number"),
     ],
