@@ -109,6 +109,11 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:  # noqa: C
         if column.name == metadata.LABELS and options.fragment_store is not None:
             raise OptionError("schema", "_labels with fragmentStore", "no labels: only brokers have them")
     raw = is_raw(options, schema)
+    if raw:
+        # Raw rows have no fields. `sep` and `quote` still matter: they split a CSV journal into records.
+        names = {"header": options.header, "nullValue": options.null_value, "emptyValue": options.empty_value}
+        for option in filter(names.get, names):
+            raise OptionError(option, "format=raw, as the columns say", "to be used with format=csv only")
     rescued = options.rescued_data_column
     origin = metadata_types(options)
     for option, special in (

@@ -528,6 +528,15 @@ def test_a_raw_stream_needs_no_schema_and_a_json_stream_does() -> None:
             id="corrupt_like_metadata",
         ),
         pytest.param(struct(("v", DayTimeIntervalType())), JSON, "option 'schema'", id="no_json_type"),
+        pytest.param(
+            struct(("value", BinaryType())), {"header": "true"}, "'header': got format=raw", id="header"
+        ),
+        pytest.param(
+            struct(("value", BinaryType())),
+            {"framing": "csv", "nullValue": "-"},
+            "option 'nullValue': got format=raw",
+            id="null_value",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_read_is_refused(
