@@ -18,6 +18,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -68,6 +69,7 @@ from gazette_spark._iceberg.columns import (
     partition_texts,
     spark_schema,
     to_iceberg,
+    to_spark,
 )
 from gazette_spark._ledger.entry import LedgerEntry, LedgerState
 from gazette_spark._ledger.history import HistoryRow
@@ -377,7 +379,10 @@ class IcebergTable:
             raise SchemaMismatchError(self.name, self._app_id, None, fitted.problems)
         columns = {field.name: field.dataType for field in (existing or StructType()).fields}
         for source, column in zip(rows.fields, fitted.schema.fields, strict=True):
+            # A column that the table lacks gets Iceberg's type, which may be wider: it has no TINYINT.
             table_type = columns.get(column.name)
+            if table_type is None:
+                table_type = to_spark(to_iceberg(self.name, column.name, column.dataType, count(1)))
             # Releases of Arrow differ in whether they cast structs by position or by name, so tasks do not
             # convert structs (decision 0032).
             is_nested = "<" in column.dataType.simpleString()
@@ -412,7 +417,7 @@ class IcebergTable:
             for field in new:
                 # Ids of nested fields are provisional, because update_schema gives all new fields ids that
                 # the table has not used yet.
-                kind = to_iceberg(self.name, field.name, field.dataType, iter(range(1, 1 << 30)))
+                kind = to_iceberg(self.name, field.name, field.dataType, count(1))
                 update.add_column((field.name,), kind)
 
 

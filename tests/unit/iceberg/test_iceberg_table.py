@@ -486,6 +486,18 @@ def test_types_that_iceberg_lacks_are_refused(tmp_path: Path, kind: sql.DataType
 
 
 @pytest.mark.parametrize("adds", [False, True], ids=["new table", "new columns"])
+def test_nested_types_that_iceberg_widens_are_refused_at_once(tmp_path: Path, adds: bool) -> None:
+    """Tasks do not convert nested columns, so no batch could write to such a column once it is made."""
+    tiny = sql.StructType([*ROWS.fields, sql.StructField("v", sql.ArrayType(sql.ByteType()))])
+    stream = IcebergStream(catalog_properties(tmp_path), schema=tiny, options={"adds_columns": adds})
+    if adds:
+        stream.other(schema=ROWS).run(0, 0, 0)
+    with pytest.raises(TableRefusedError, match=r"column v is array<int> in the table and array<tinyint>"):
+        stream.run(0, 0, 0)
+    assert adds == stream.catalog().table_exists(NAME.identifier)
+
+
+@pytest.mark.parametrize("adds", [False, True], ids=["new table", "new columns"])
 def test_columns_that_are_one_to_iceberg_are_refused(tmp_path: Path, adds: bool) -> None:
     """Iceberg joins nested names with dots, so a nested field can collide with a top-level column."""
     both = sql.StructType().add("a.b", sql.LongType()).add("a", sql.StructType().add("b", sql.LongType()))
