@@ -148,7 +148,8 @@ def _type(kind: DataType) -> str:
 
 def _text(value: str) -> str:
     """Return a SQL literal."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    # Spark would replace a variable such as ${env:HOME} before it parses the statement.
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "$\\{")
     return f"'{escaped}'"
 
 

@@ -58,7 +58,9 @@ def test_a_new_table_is_what_was_asked(stream: FileStream, named: bool) -> None:
     try:
         where: dict[str, Any] = {"table": "made.orders"} if named else {"path": str(stream.table)}
         layout: dict[str, Any] = {"cluster_by": ["offset"]} if named else {"partition_by": ["PART"]}
-        new = NewTable(RAW_DDL, properties={"delta.appendOnly": "true", "note": "it's"}, **layout)
+        new = NewTable(
+            RAW_DDL, properties={"delta.appendOnly": "true", "note": "it's ${spark.app.name}"}, **layout
+        )
         sink = DeltaSink(APP_ID, new_table=new, target_file_bytes=150, **where)
         run_rows(stream, sink, "CAST(offset % 2 AS TINYINT) AS part")
         entry = sink.ledger(stream.spark)
@@ -71,7 +73,7 @@ def test_a_new_table_is_what_was_asked(stream: FileStream, named: bool) -> None:
         assert (found.partitionColumns, found.clusteringColumns) == (
             ([], ["offset"]) if named else (["part"], [])
         )
-        assert found.properties["note"] == "it's"
+        assert found.properties["note"] == "it's ${spark.app.name}"
         columns = stream.spark.table(name).schema
         assert columns.simpleString() == "struct<journal:string,offset:bigint,value:binary,part:int>"
         assert not columns["journal"].nullable

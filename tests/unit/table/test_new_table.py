@@ -49,8 +49,8 @@ def test_a_schema_is_written_as_sql() -> None:
         pytest.param({"partition_by": ["id", "a`b"]}, " PARTITIONED BY (`id`, `a``b`)", id="partitions"),
         pytest.param({"cluster_by": ("ID",)}, " CLUSTER BY (`ID`)", id="clusters"),
         pytest.param(
-            {"properties": {"delta.appendOnly": "true", "it's": "x"}},
-            r" TBLPROPERTIES ('delta.appendOnly' = 'true', 'it\'s' = 'x')",
+            {"properties": {"delta.appendOnly": "true", "it's": "${x}"}},
+            r" TBLPROPERTIES ('delta.appendOnly' = 'true', 'it\'s' = '$\{x}')",
             id="properties",
         ),
     ],
