@@ -342,8 +342,8 @@ class DeltaTable:
             # it with one request. So the first missing number is the end of the log.
             while (info := _commit_info(spark, directory, len(rows))) is not None:
                 rows.append(history_row({**info, "version": len(rows)}))
-            # A clean-up deletes older files first, so if the first one exists, none is missing.
-            is_complete = bool(rows) and path_exists(spark, _commit_file(directory, 0))
+            # A clean-up deletes only what a checkpoint has, so without one no commit is missing.
+            is_complete = bool(rows) and not path_exists(spark, f"{directory}/_last_checkpoint")
         except SPARK_ERRORS as error:
             log.info("log_not_read table=%s problem=%s", self.name, str(error).partition("\n")[0])
             return None

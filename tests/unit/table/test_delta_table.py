@@ -70,6 +70,10 @@ def test_a_session_that_refuses_a_setting_pays_for_it_in_time_only() -> None:
     assert appended(settings=False) == [{}]
 
 
+CHECKPOINT = -1
+"""Stands for the file that names a log's last checkpoint."""
+
+
 class Log:
     """A table's log: operations by version; "" is a commit without an operation."""
 
@@ -95,7 +99,8 @@ class Log:
 
 
 def version_of(path: str) -> int:
-    return int(path.rpartition("/")[2].removesuffix(".json"))
+    name = path.rpartition("/")[2]
+    return CHECKPOINT if name == "_last_checkpoint" else int(name.removesuffix(".json"))
 
 
 def test_commits_of_a_young_table_are_read_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +116,8 @@ def test_commits_of_a_young_table_are_read_by_name(monkeypatch: pytest.MonkeyPat
     "operations",
     [
         pytest.param({}, id="none"),
-        pytest.param({3: "WRITE", 4: "WRITE"}, id="cleaned up"),
+        pytest.param({3: "WRITE", 4: "WRITE", CHECKPOINT: ""}, id="cleaned up"),
+        pytest.param({0: "WRITE", 3: "WRITE", CHECKPOINT: ""}, id="cleaned up but for the first commit"),
         pytest.param(dict.fromkeys(range(FOLLOWED_COMMITS), "WRITE"), id="many"),
         pytest.param({0: "WRITE", 1: "RESTORE"}, id="restored"),
         pytest.param({0: "WRITE", 1: "REPLACE TABLE"}, id="replaced"),
@@ -125,7 +131,7 @@ def test_of_any_other_table_delta_is_asked(
 
 def test_a_cleanup_meanwhile_has_delta_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that was cleaned up must not seem to have never existed."""
-    log = Log(monkeypatch, {0: "CREATE TABLE", 1: "WRITE", 2: "WRITE"})
+    log = Log(monkeypatch, {0: "CREATE TABLE", 1: "WRITE", 2: "WRITE", CHECKPOINT: ""})
     log.on_read = lambda version: (
         [log.operations.pop(each, None) for each in (0, 1)] if version == 0 else None
     )
