@@ -84,6 +84,7 @@ class DeltaFormatTable:
         table = DeltaTable(path=options.path, table=None)
         self.name = table.name
         self._location = str(table.path)
+        self._checkpoint = checkpoint
         if checkpoint is not None and is_inside(checkpoint, self._location):
             problem = f"the query checkpoint {checkpoint} lies inside the table; put it elsewhere"
             raise TableRefusedError(self.name, problem)
@@ -103,7 +104,8 @@ class DeltaFormatTable:
         Raises:
             OptionError: the table's partitions are not those in ``partitionBy``.
             SchemaMismatchError: the columns are not the table's.
-            TableRefusedError: the table needs more from its writers than files of plain rows.
+            TableRefusedError: the table needs more from its writers than files of plain rows, or is missing
+                although the query has written batches.
         """
         self._make(schema)
         # The rows are compared with the same columns that the commit compares again.
@@ -195,6 +197,9 @@ class DeltaFormatTable:
             files = [file.name for file in Path(path).iterdir()]
             if "_delta_log" not in files and any(not name.startswith((".", "_")) for name in files):
                 raise TableRefusedError(self.name, OCCUPIED)
+        # An empty table would be in the way of one that was dropped.
+        if self._checkpoint is not None:
+            self.checkpoint_files(self._checkpoint).check_new(self.name)
         try:
             deltalake.DeltaTable.create(
                 location,

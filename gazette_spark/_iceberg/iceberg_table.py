@@ -333,10 +333,12 @@ class IcebergTable:
         """Refuse a query checkpoint inside the table, whose clean-up would delete it.
 
         Raises:
-            TableRefusedError: the checkpoint is inside the table.
+            TableRefusedError: the checkpoint is inside the table, or has batches of a table that is missing.
         """
         table = self.load()
-        if table is not None and is_inside(root, table.location()):
+        if table is None:
+            self.checkpoint_files(root).check_new(self.name)
+        elif is_inside(root, table.location()):
             problem = f"the query checkpoint {root} lies inside the table; put it elsewhere"
             raise TableRefusedError(self.name, problem)
 

@@ -380,6 +380,17 @@ def test_a_table_that_is_made_again_takes_no_files_of_the_old_one(stream: Iceber
         stream.run(2, 10, 12)
 
 
+def test_a_dropped_table_is_not_made_again(stream: IcebergStream, tmp_path: Path) -> None:
+    """An empty table would be in the way of the old one."""
+    commits = tmp_path / "checkpoint/commits"
+    commits.mkdir(parents=True)
+    stream.catalog().drop_table(NAME.identifier)
+    stream.table.check_checkpoint(str(commits.parent))
+    (commits / "1").touch()
+    with pytest.raises(TableRefusedError, match=r"no such table, but the query .* has written batches"):
+        stream.table.check_checkpoint(str(commits.parent))
+
+
 def test_a_damaged_property_is_not_taken_for_no_ledger(stream: IcebergStream) -> None:
     """Otherwise an older entry would be taken for the newest."""
     with stream.load().transaction() as transaction:

@@ -606,6 +606,18 @@ def test_a_null_where_the_table_takes_none_ends_the_task(tmp_path: Path) -> None
     assert not [*stream.table.glob("*.parquet")]
 
 
+def test_a_dropped_table_is_not_made_again(stream: Stream) -> None:
+    """An empty table would be in the way of the old directory."""
+    (stream.checkpoint / "commits").mkdir()
+    stream.run(2, {"a": 10}, {"a": 12})
+    (stream.checkpoint / "commits/2").touch()
+    stream.run(3, {"a": 12}, {"a": 13})
+    shutil.rmtree(stream.table)
+    with pytest.raises(TableRefusedError, match=r"no such table, but the query .* has written batches"):
+        stream.run(4, {"a": 13}, {"a": 14})
+    assert not stream.table.exists()
+
+
 # Batches without a query
 
 
