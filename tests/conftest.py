@@ -189,6 +189,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if in_checked(item.path) and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.checked)
+            parameters = getattr(getattr(item, "callspec", None), "params", {})
+            if "deployed" in parameters.values() or "deployed_broker" in getattr(item, "fixturenames", ()):
+                # `make test` builds the real broker at the same time, so such a test fails now and then.
+                raise pytest.UsageError(f"{item.nodeid}: make check has no real broker; use gazette_client")
         shared = not {"spark", "delta_spark"}.isdisjoint(getattr(item, "fixturenames", ()))
         if shared or item.path.parent.name in ("spark", "notebooks"):
             item.add_marker(pytest.mark.spark)

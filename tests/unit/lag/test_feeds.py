@@ -95,17 +95,17 @@ def test_one_journal_that_is_not_there_is_a_failure(selector: str, failures: lis
     assert poll_all([HeadFeed(client, selector)], monitor, 1_000) == failures  # type: ignore[arg-type]  # as far as it asks
 
 
-def test_a_journal_that_nobody_may_read_hides_no_other(client: Client, fresh_prefix: str) -> None:
+def test_a_journal_that_nobody_may_read_hides_no_other(gazette_client: Client, fresh_prefix: str) -> None:
     """Brokers refuse to report the write head of a write-only journal."""
     history = History(HistoryOptions())
     monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
     journal, write_only = journal_spec(f"{fresh_prefix}a"), journal_spec(f"{fresh_prefix}b")
     write_only.flags = pb.JournalSpec.O_WRONLY
-    client.create_journals(journal, write_only)
-    client.append(journal.name, b"12345")
-    assert poll_all([HeadFeed(client, f"prefix={fresh_prefix}")], monitor, 1_000) == []
+    gazette_client.create_journals(journal, write_only)
+    gazette_client.append(journal.name, b"12345")
+    assert poll_all([HeadFeed(gazette_client, f"prefix={fresh_prefix}")], monitor, 1_000) == []
     assert history.fetch_topic("gazette", prefix_of(journal.name)) == [5]
-    (refused,) = poll_all([HeadFeed(client, f"name={write_only.name}")], monitor, 1_000)
+    (refused,) = poll_all([HeadFeed(gazette_client, f"name={write_only.name}")], monitor, 1_000)
     assert "NOT_ALLOWED" in refused
 
 
