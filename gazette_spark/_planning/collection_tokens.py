@@ -176,8 +176,10 @@ def _post(access: CollectionAccess, user_token: str, body: dict[str, Any]) -> di
     request = urllib.request.Request(  # noqa: S310 - the option is an http or https URL.
         access.control_plane + PATH,
         json.dumps(body).encode(),
-        {"Authorization": f"Bearer {user_token}", "Content-Type": "application/json"},
+        {"Content-Type": "application/json"},
     )
+    # A redirection may lead to another host, which must not get the token.
+    request.add_unredirected_header("Authorization", f"Bearer {user_token}")
     with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:  # noqa: S310
         content = response.read(MAX_ANSWER_BYTES + 1)
     try:

@@ -130,6 +130,29 @@ def test_an_answer_that_breaks_off_is_as_good_as_none(
         thread.join()
 
 
+def test_a_redirection_gets_no_token(plane: ControlPlane) -> None:
+    """It may lead to another host."""
+    headers: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            for answer in (f"302 Found\r\nLocation: {url}/elsewhere", "200 OK\r\nContent-Length: 2"):
+                connection, _ = server.accept()
+                with connection, connection.makefile("rb") as request:
+                    headers.append(b"".join(iter(request.readline, b"\r\n")))
+                    if headers[-1].startswith(b"POST"):
+                        request.read(int(headers[-1].lower().partition(b"content-length: ")[2].split()[0]))
+                    connection.sendall(f"HTTP/1.1 {answer}\r\nConnection: close\r\n\r\n{{}}".encode())
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(CollectionAccessError, match="no brokerAddress"):
+            authorize(access(plane, control_plane=url))
+        thread.join()
+    assert [USER_TOKEN.encode() in sent for sent in headers] == [True, False]
+
+
 def test_a_token_is_renewed_at_half_of_its_life(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the control plane is unreachable, the last token stays in use until it expires."""
     now = time.time()
