@@ -228,14 +228,12 @@ class EtcdClient(Closing):
         requests.put(pe.WatchRequest(create_request=create))
         # This thread writes it, and the thread of ping reads it.
         heard_s, ended = [time.monotonic()], threading.Event()
-        silent_s: list[float] = []
 
         def ping() -> None:
             # A half-open connection raises no error. So ping regularly, and end the watch if there is no
             # response or if another call has already found that this endpoint does not serve.
             while not (cancelled.wait(self._call_s) or ended.is_set()):
-                if (since_s := time.monotonic() - heard_s[0]) > 2 * self._call_s:
-                    silent_s.append(since_s)
+                if time.monotonic() - heard_s[0] > 2 * self._call_s:
                     break
                 if self._connections[self._at] is not connection:
                     break
@@ -262,8 +260,9 @@ class EtcdClient(Closing):
             if cancelled.is_set():
                 return
             self._failed(connection)
-            if silent_s:
-                problem = f"it has not answered for {silent_s[0]:.0f} s, or this process was suspended"
+            # Then ping has cancelled the call, too.
+            if (silent_s := time.monotonic() - heard_s[0]) > 2 * self._call_s:
+                problem = f"it has not answered for {silent_s:.0f} s, or this process was suspended"
                 raise _unavailable(connection.endpoint.text, problem) from None
             # Servers that stop, and members without a leader, end watches without a specific code.
             if isinstance(error, BrokerError):
