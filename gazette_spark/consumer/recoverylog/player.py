@@ -332,10 +332,10 @@ class _Playback:
         if self._content_bytes:
             return self._take_content(data)
         frame = self._frame
-        frame_bytes = HEADER_BYTES if len(frame) < HEADER_BYTES else self._frame_bytes()
+        frame_bytes = HEADER_BYTES if len(frame) < HEADER_BYTES else _frame_bytes(frame)
         if not frame and data[: len(MAGIC)] == MAGIC and len(data) >= HEADER_BYTES:
             # Nearly always, the whole frame is in this chunk, so take it at once.
-            frame_bytes += int.from_bytes(data[len(MAGIC) : HEADER_BYTES], "little")
+            frame_bytes = _frame_bytes(data)
         # Take at most the rest of this frame: bytes after it belong to a file or to the next operation.
         part = data[: frame_bytes - len(frame)]
         frame += part
@@ -355,7 +355,7 @@ class _Playback:
             return taken
         # A damaged length may be up to 4 GiB. Without a limit, the player would collect the rest of the log
         # in memory.
-        if (size := self._frame_bytes() - HEADER_BYTES) > MAX_OPERATION_BYTES:
+        if (size := _frame_bytes(frame) - HEADER_BYTES) > MAX_OPERATION_BYTES:
             problem = f"an operation of {size} bytes is longer than {MAX_OPERATION_BYTES}"
             raise RecordError(self.log, self.offset, problem)
         if len(frame) < HEADER_BYTES + size:
@@ -440,9 +440,6 @@ class _Playback:
         self._file = os.open(self._staged(fnode), os.O_WRONLY | os.O_CLOEXEC | flags, 0o666)
         self._fnode = fnode
 
-    def _frame_bytes(self) -> int:
-        return HEADER_BYTES + int.from_bytes(self._frame[len(MAGIC) : HEADER_BYTES], "little")
-
     def _staged(self, fnode: int) -> Path:
         return self._staging / str(fnode)
 
@@ -456,3 +453,8 @@ class _Playback:
         target = self._directory.joinpath(*parts)
         target.parent.mkdir(parents=True, exist_ok=True)
         return target
+
+
+def _frame_bytes(frame: bytearray | memoryview) -> int:
+    """Return the length of a frame, of which at least the header is given."""
+    return HEADER_BYTES + int.from_bytes(frame[len(MAGIC) : HEADER_BYTES], "little")
