@@ -136,7 +136,7 @@ class StateFiles:
         # By another place, messages that wait would be lost, and messages that are rows could be rows again.
         place = written.get("uuidPath", "")
         if self._uuid_path not in (None, place):
-            of_query, of_file = (one or "the default" for one in (self._uuid_path, place))
+            of_query, of_file = (uuid_path or "the default" for uuid_path in (self._uuid_path, place))
             got = f"{of_query!r}, but the query of {path} has {of_file}"
             expected = "the same place, or a new query with its own checkpoint and stateLocation"
             raise OptionError("uuidPath", got, expected)
