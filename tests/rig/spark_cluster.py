@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gazette_spark.session import CLASS_PATH_VARIABLE, SHORT_RUN
+from gazette_spark.session import CLASS_PATH_VARIABLE, COMPILED_BRIEFLY, SHORT_RUN
 from gazette_spark.testing.crash import POLL_S, session_members
 from tests.rig.class_archive import JAVA_OPTIONS_VARIABLE, ClassArchive, spark_home
 
@@ -70,7 +70,7 @@ def server_environment(python: Path | str, archive: ClassArchive | None = None) 
         "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": str(python),
-        "SPARK_LAUNCHER_OPTS": SHORT_RUN,
+        "SPARK_LAUNCHER_OPTS": COMPILED_BRIEFLY,
         CLASS_PATH_VARIABLE: os.pathsep.join(archive.jars) if archive else "",
     }
 
