@@ -35,13 +35,17 @@ BROKERS = ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broke
 CHECKED = [Path(__file__).parent / "unit", Path(__file__).parent / "property"]
 """Folders with the tests of ``make check``; those marked as slow wait for ``make test``."""
 
+CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
+
 SMALL_TABLES = {
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
     # VACUUM lists a directory in this many tasks, 10,000 by default.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    # On a local disk, the default manager runs `readlink` or `chmod` dozens of times for each batch.
+    "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTING}.FileSystemBasedCheckpointFileManager",
 }
-"""Settings that limit a query over a few rows to a few tasks."""
+"""Settings that limit a query over a few rows to a few tasks, and a batch to few processes."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gazette_spark.session import INTERPRETED, SHORT_RUN
+from gazette_spark.session import INTERPRETED
 from tests.conftest import SMALL_TABLES
 from tests.waiting import wait_until
 
@@ -78,15 +78,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
         program = programs / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
         program.chmod(0o755)
-    conf = tmp_path / "conf"
-    conf.mkdir()
-    settings = INTERPRETED | SMALL_TABLES | {"spark.driver.extraJavaOptions": SHORT_RUN}
-    (conf / "spark-defaults.conf").write_text(
-        "".join(f"{name} {value}\n" for name, value in settings.items())
-    )
+    # A folder of settings would be the first of the class path, which would then not fit the class archive.
+    settings = " ".join(f"--conf {name}={value}" for name, value in (INTERPRETED | SMALL_TABLES).items())
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     address = {} if BROKER_PORT == 8080 else {"BROKER_ADDRESS": f"http://localhost:{BROKER_PORT}"}
-    found = {"PATH": path, "PYTHONPATH": str(ROOT), "SPARK_CONF_DIR": str(conf)}
+    found = {"PATH": path, "PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": f"{settings} pyspark-shell"}
     return {**os.environ, **found, **address}
 
 
