@@ -62,7 +62,7 @@ from gazette_spark._delta.dead_letter_table import DeadLetterTable, SplitBatch, 
 from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnapshot
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.file_lane import file_stream, prepare_files
-from gazette_spark._delta.files import SparkFiles, is_classic, without_space
+from gazette_spark._delta.files import SparkFiles, is_classic, java_class, without_space
 from gazette_spark._delta.heartbeat import Heartbeat
 from gazette_spark._delta.java_errors import short_batch_errors
 from gazette_spark._delta.new_table import NewTable
@@ -517,9 +517,8 @@ class DeltaSink:
         # of a JVM share the map of queries by id.
         query: Any = None
         if is_classic(spark) and (query_id := spark.sparkContext.getLocalProperty(QUERY_ID)):
-            assert spark._jvm is not None
             queries = spark._jsparkSession.sharedState().activeStreamingQueries()
-            query = queries.get(spark._jvm.java.util.UUID.fromString(query_id))
+            query = queries.get(java_class(spark, "java.util.UUID").fromString(query_id))
         with self._turn:
             run_id = query and str(query.runId())
             if self._run_id not in ("", run_id):
@@ -538,8 +537,8 @@ class DeltaSink:
             mode = (self._output_mode or (query and str(query.outputMode())) or "").lower()  # Java: "Update".
             if mode:
                 check_output_mode(mode, self._upsert)
-            # The table is checked once for each run: DESCRIBE DETAIL needs a job for a large table, and a
-            # batch may have few rows.
+            # The table is checked once for each run: on Spark Connect, its detail takes a job for a large
+            # table, and a batch may have few rows.
             exists = self._checked or self._check_table(df, root) is not None
             batch = self._batches.read(SparkFiles(spark), root, batch_id)
             if not mode and batch.stateful:

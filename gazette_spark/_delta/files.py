@@ -265,15 +265,18 @@ def is_classic(spark: SparkSession) -> bool:
     return getattr(spark, "_jsparkSession", None) is not None
 
 
-def _jvm(spark: SparkSession) -> Any:  # noqa: ANN401 - Java's packages
-    jvm = spark._jvm
-    assert jvm is not None
-    return jvm
+def java_class(spark: SparkSession, name: str) -> Any:  # noqa: ANN401 - Java's
+    """Return a class of the session's JVM by its full name.
+
+    For ``jvm.java.util.UUID``, py4j first looks for classes ``java`` and ``java.util`` in all jars, which
+    takes milliseconds for each.
+    """
+    return getattr(spark._jvm, name)
 
 
 def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
     """Return Hadoop's file system for a path, and Hadoop's form of the path."""
-    name = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    name = java_class(spark, "org.apache.hadoop.fs.Path")(path)
     return name.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), name
 
 
@@ -294,8 +297,8 @@ def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
             raise
         yield None
         return
-    jvm = _jvm(spark)
-    reader = jvm.java.io.BufferedReader(jvm.java.io.InputStreamReader(stream, "UTF-8"))
+    characters = java_class(spark, "java.io.InputStreamReader")(stream, "UTF-8")
+    reader = java_class(spark, "java.io.BufferedReader")(characters)
     try:
         yield reader
     finally:

@@ -1,13 +1,18 @@
-"""How a full disk is reported. tests/spark/test_sink_start.py has a query that meets one."""
+"""How a full disk is reported, and how Java is called.
+
+tests/spark/test_sink_start.py has a query that meets a full disk.
+"""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import gazette_spark
 from gazette_spark._delta import files
 from gazette_spark._delta.files import SCARCE_BYTES, without_space
 
@@ -18,6 +23,19 @@ JAVA = (
 
 class Elsewhere:
     """A session without a JVM to call."""
+
+
+def test_java_classes_have_their_full_names() -> None:
+    """A name that is looked up package by package took 60 of the 264 ms of a small batch."""
+    found = {
+        f"{file.name}: {ast.unparse(node)}"
+        for file in Path(gazette_spark.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute | ast.Call)
+        for child in ast.iter_child_nodes(node)
+        if isinstance(child, ast.Attribute) and child.attr == "_jvm"
+    }
+    assert found == {"files.py: getattr(spark._jvm, name)"}
 
 
 @pytest.fixture
