@@ -9,7 +9,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import BinaryType, StructType
 
-from gazette_spark._delta.features import keeps_commits_elsewhere
+from gazette_spark._delta.features import keeps_commits_elsewhere, writer_features
 from gazette_spark._delta.files import JVM_ERRORS, SPARK_ERRORS, find_line, has_files, is_classic, path_exists
 from gazette_spark._delta.preflight import check_delta
 from gazette_spark._delta.s3_log_store import check_log_store
@@ -95,8 +95,8 @@ class TableSnapshot:
     schema: StructType | None = None
     """The columns; None if there is no table, or the writer does not compare columns."""
     detail: TableDetail | None = None
-    """The table's detail; None if there is no table or if the detail was not needed yet: on a large table it
-    needs a job."""
+    """The table's detail; None if there is no table or if the detail was not needed yet: on a large table, it
+    may need a job."""
 
     @property
     def exists(self) -> bool:
@@ -298,6 +298,12 @@ class DeltaTable:
 
     def detail(self, spark: SparkSession) -> TableDetail | None:
         """Return the table's detail, None if there is no table."""
+        if is_classic(spark):
+            # DESCRIBE DETAIL also counts files, for which Delta runs four jobs after each commit: more than a
+            # second even on a table of three rows. But only the statement is public, so it is used where
+            # Delta's classes do not answer, for example about a table that does not exist.
+            with suppress(*SPARK_ERRORS):
+                return _loaded_detail(spark.table(self.name))
         columns = ("location", "id", "partitionColumns", "properties", "tableFeatures")
         rows = self._describe(spark, f"DETAIL {self.name}", *columns)
         if not rows:
@@ -496,6 +502,28 @@ def _plain_values(df: DataFrame) -> Iterator[None]:
         except PySparkException as error:
             log.info("setting_refused key=%s problem=%s", DICTIONARY_KEY, str(error).partition("\n")[0])
         yield
+
+
+def _loaded_detail(rows: DataFrame) -> TableDetail:
+    """Return the detail of the table that a DataFrame of a classic session reads, as Delta has loaded it.
+
+    Raises:
+        Py4JError: the DataFrame is not a whole Delta table, or Delta's classes have no such methods.
+    """
+    plan: Any = rows._jdf.queryExecution().analyzed()
+    while plan.getClass().getSimpleName() == "SubqueryAlias":
+        plan = plan.child()
+    index = plan.relation().location()
+    snapshot = index.snapshotAtAnalysis()
+    metadata = json.loads(snapshot.metadata().json())["metaData"]
+    protocol = json.loads(snapshot.protocol().json())["protocol"]
+    return TableDetail(
+        str(index.deltaLog().dataPath().toString()),
+        metadata["id"],
+        tuple(metadata.get("partitionColumns", ())),
+        metadata.get("configuration", {}),
+        writer_features(protocol["minWriterVersion"], protocol.get("writerFeatures", ())),
+    )
 
 
 def _location_now(spark: SparkSession, table: str) -> str | None:

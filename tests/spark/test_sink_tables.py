@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from delta.exceptions import MetadataChangedException
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, NewTable, Upsert
-from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.delta_table import DeltaTable, TableDetail
 from gazette_spark.errors import OffsetError, SchemaMismatchError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.testing.oracle import OracleVerdict, check_table
@@ -48,6 +48,47 @@ def test_a_table_whose_making_was_killed_is_made_as_asked(stream: FileStream) ->
     detail = stream.spark.sql(f"DESCRIBE DETAIL delta.`{stream.table}`").collect()[0]
     assert detail.partitionColumns == ["journal"]
     stream.assert_exact()
+
+
+def version(reader: int, writer: int) -> str:
+    return f"TBLPROPERTIES (delta.minReaderVersion = {reader}, delta.minWriterVersion = {writer})"
+
+
+LAYOUTS = {
+    "columns": "PARTITIONED BY (part, `größe`)",
+    "properties": "TBLPROPERTIES (note = 'it''s \"so\"', delta.appendOnly = true)",
+    "features": "TBLPROPERTIES (delta.enableDeletionVectors = true, delta.enableRowTracking = true)",
+    "mapping": "PARTITIONED BY (part) TBLPROPERTIES (delta.columnMapping.mode = 'name')",
+    **{f"writer {number}": version(min(number, 2) if number > 4 else 1, number) for number in range(2, 7)},
+}
+"""The end of CREATE TABLE; a table of an old protocol has features that are not named."""
+
+
+def test_a_detail_is_that_of_the_statement_without_its_jobs(stream: FileStream) -> None:
+    spark = stream.spark
+    spark.sql("CREATE DATABASE IF NOT EXISTS detailed")
+    columns = ("location", "id", "partitionColumns", "properties", "tableFeatures")
+    jobs = spark.sparkContext.statusTracker()
+    try:
+        for number, (what, layout) in enumerate(LAYOUTS.items()):
+            path = f"{stream.table} %20é {number}"
+            table = DeltaTable.named(f"detailed.t{number}" if number % 2 else f"delta.`{path}`")
+            spark.sql(f"CREATE TABLE {table.name} (id INT, part INT, `größe` STRING) USING delta {layout}")
+            spark.sql(f"INSERT INTO {table.name} VALUES (1, 2, 'x')")
+            before = jobs.getJobIdsForGroup(None)
+            detail = table.detail(spark)
+            assert jobs.getJobIdsForGroup(None) == before, what
+            location, table_id, partitions, properties, features = (
+                spark.sql(f"DESCRIBE DETAIL {table.name}").selectExpr(*columns).collect()[0]
+            )
+            told = TableDetail(location, table_id, tuple(partitions), properties, frozenset(features))
+            assert detail == told, what
+        spark.sql("CREATE VIEW detailed.v AS SELECT * FROM detailed.t1")
+        with pytest.raises(AnalysisException, match="EXPECT_TABLE_NOT_VIEW"):
+            DeltaTable.named("detailed.v").detail(spark)
+        assert DeltaTable.named("detailed.none").detail(spark) is None
+    finally:
+        spark.sql("DROP DATABASE detailed CASCADE")
 
 
 @pytest.mark.parametrize(
