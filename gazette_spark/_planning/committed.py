@@ -374,13 +374,16 @@ def committed_scan(
         spans = [(fragment.begin, fragment.end) for fragment in fragments]
         return list(skipped_spans(client, piece.journal, spans, begin, end))
 
-    location = options.state_location
+    files = None
+    if options.state_location is not None:
+        content_type = CONTENT_TYPES[piece.framing]
+        files = StateFiles(options.state_location, options.uuid_path or "", content_type)
     states = RangeStates(
         piece.journal,
         piece.begin,
         piece.limit,
         start=piece.start,
-        files=None if location is None else StateFiles(location, options.uuid_path or ""),
+        files=files,
         catch_up=catch_up,
         missing=None if options.fail_on_data_loss else missing,
     )

@@ -28,7 +28,7 @@ import pyarrow as pa
 from gazette_spark.errors import DamagedFileError, OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.bulk_sequencer import ProducerStates
-from gazette_spark.message.locator import DEFAULT_POINTER
+from gazette_spark.message.locator import locator_for
 from gazette_spark.message.uuids import Clock, producer_of
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.seal import seal, unseal
@@ -70,12 +70,14 @@ _SCHEMA = pa.schema(
 class StateFiles:
     """The files below ``stateLocation``. Thread-safe if its file system is."""
 
-    def __init__(self, location: str, uuid_path: str | None = None) -> None:
+    def __init__(self, location: str, uuid_path: str | None = None, content_type: str | None = None) -> None:
         """Use a directory.
 
         Args:
             location: A path, or a URL that pyarrow or fsspec opens.
             uuid_path: The query's place of UUIDs, empty for the default. None reads files of any place.
+            content_type: Content type of the messages whose states are saved. Without it, saved files fit any
+                place.
 
         Raises:
             OptionError: neither of them opens the location.
@@ -100,7 +102,7 @@ class StateFiles:
                     raise OptionError("stateLocation", repr(shown), expected) from None
                 self._system = PyFileSystem(FSSpecHandler(other_system))
         self._base = path.rstrip("/")
-        self._uuid_path = "" if uuid_path == DEFAULT_POINTER else uuid_path
+        self._uuid_path, self._content_type = uuid_path, content_type
 
     def load(self, journal: str, offset: int, start: int | None) -> tuple[ProducerStates, int] | None:
         """Return the states at an offset and the start of their query; None without a readable file.
@@ -134,10 +136,15 @@ class StateFiles:
         if start is not None and written.get("start") != str(start):
             return None
         # By another place, messages that wait would be lost, and messages that are rows could be rows again.
-        place = written.get("uuidPath", "")
-        if self._uuid_path not in (None, place):
-            of_query, of_file = (uuid_path or "the default" for uuid_path in (self._uuid_path, place))
-            got = f"{of_query!r}, but the query of {path} has {of_file}"
+        # Locators are compared because the default may be written out, and because it depends on the type.
+        content_type, place = written.get("contentType"), written.get("uuidPath", "")
+        if (
+            self._uuid_path is not None
+            and content_type is not None
+            and locator_for(content_type, self._uuid_path) != locator_for(content_type, place)
+        ):
+            of_query, of_file = (repr(text) if text else "the default" for text in (self._uuid_path, place))
+            got = f"{of_query}, but the query of {path} has {of_file}"
             expected = "the same place, or a new query with its own checkpoint and stateLocation"
             raise OptionError("uuidPath", got, expected)
         return _states(table, int(written["newest"])), int(written["start"])
@@ -172,7 +179,8 @@ class StateFiles:
             for field, column in zip(list(_SCHEMA)[1:], numbers, strict=True)
         ]
         metadata = {"form": FORM, "start": str(start), "newest": str(states.newest)}
-        metadata["uuidPath"] = self._uuid_path or ""
+        if self._content_type is not None:
+            metadata |= {"contentType": self._content_type, "uuidPath": self._uuid_path or ""}
         table = pa.Table.from_arrays([producers, *columns], schema=_SCHEMA).replace_schema_metadata(metadata)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:

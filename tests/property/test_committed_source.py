@@ -219,16 +219,24 @@ def test_batches_give_the_committed_messages_once(
     shutil.rmtree(states)
 
 
+@pytest.mark.parametrize(
+    ("kind", "default", "other"), [("lines", "/_meta/uuid", "/id"), ("csv", "0", "1"), ("fixed", "1", "2")]
+)
 def test_a_query_checkpoint_keeps_its_place_of_uuids(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    *,
+    kind: str,
+    default: str,
+    other: str,
 ) -> None:
     """Messages that wait would be lost by another place, and messages that are rows could be rows again."""
     monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
-    name, writer, query = f"{JOURNAL}/place", Writer("lines"), MicroBatches()
+    name, writer, query = f"{JOURNAL}/place/{kind}", Writer(kind), MicroBatches()
     options = {"brokerAddress": broker.endpoint, "journals": name, "format": "raw"}
     options |= {"isolationLevel": "read_committed", "stateLocation": str(tmp_path)}
     options |= {"startingOffsets": "earliest"}
-    writer.write(1, 1, 1, 1)
 
     def run(**place: str) -> None:
         reader = GazetteDataSource(CaseInsensitiveDict(options | place)).streamReader(SCHEMA)
@@ -239,17 +247,22 @@ def test_a_query_checkpoint_keeps_its_place_of_uuids(
         finally:
             batches.stop()
 
-    with Client(broker.endpoint) as client:
-        client.create_journals(journal_spec(name, labels={"content-type": LABELS["lines"]}))
-        client.append(name, bytes(writer.content))
-        run()
+    def append(flags: int) -> None:
         before = len(writer.content)
-        writer.write(1, 2, 1, 1)
+        writer.write(1, flags, 1, 1)
         client.append(name, bytes(writer.content[before:]))
-    with pytest.raises(OptionError, match=r"'uuidPath': got '/id', .* the default"):
-        run(uuidPath="/id")
+
+    with Client(broker.endpoint) as client:
+        client.create_journals(journal_spec(name, labels={"content-type": LABELS[kind]}))
+        places: list[dict[str, str]] = [{}, {"uuidPath": default}, {}]
+        for place in places:
+            append(1)
+            run(**place)
+        append(2)
+    with pytest.raises(OptionError, match=f"'uuidPath': got '{other}', .* the default"):
+        run(uuidPath=other)
     assert query.rows() == []
-    run(uuidPath="/_meta/uuid")
+    run()
     assert plain(query.rows()) == expected(writer, acks=False)
 
 
