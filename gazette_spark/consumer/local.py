@@ -17,8 +17,9 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -252,15 +253,23 @@ class LocalShard:
 
         def keep(_: Future[None]) -> None:
             if durable.exception() is None:
-                # A failure does not end the shard.
-                try:
+                with self._hints_are_optional():
                     self._hints[hint_primary_key(self.spec)] = hints
-                except Exception:
-                    logger.exception("shard.hints_not_kept shard=%s", self.spec.id)
 
         # If hints name operations that the log does not have yet, a player reports that the log has lost
         # bytes. So hints are stored only when those operations are durable.
         durable.add_done_callback(keep)
+
+    @contextmanager
+    def _hints_are_optional(self) -> Iterator[None]:
+        """Log an error in the block instead of ending the shard: without hints, a recovery reads more."""
+        try:
+            yield
+        except GazetteError as error:
+            # For example, the shard has just moved to another member.
+            logger.warning("shard.hints_not_kept shard=%s cause=%s", self.spec.id, error)
+        except Exception:
+            logger.exception("shard.hints_not_kept shard=%s", self.spec.id)
 
     def _run(self) -> None:
         error: BaseException | None = None
@@ -301,7 +310,7 @@ class LocalShard:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _serve(self) -> None:  # noqa: C901 - told in order
+    def _serve(self) -> None:
         """Take over the shard, restore its state, and run its transactions."""
         # Two assignments in one process would fence each other, so the previous one has to end first.
         if self._after is not None:
@@ -338,11 +347,9 @@ class LocalShard:
         checkpoint: pc.Checkpoint = self._step("restore_checkpoint of the store", store.restore_checkpoint)
         if recovered is not None:
             # The store has opened, so these hints are at least as good as those that they replace, which was
-            # not certain before. A failure is only logged, because hints are optional.
-            try:
+            # not certain before.
+            with self._hints_are_optional():
                 keep_recovered_hints(self._hints, hint_backup_keys(self.spec), recovered.hints)
-            except Exception:
-                logger.exception("shard.hints_not_kept shard=%s", self.spec.id)
             self._hints_due_s = time.monotonic() + HINTS_S
         # Report the progress before the store becomes available: a caller that gets the store may rely on
         # offsets that are read through. Acknowledgements of earlier assignments are not included, because

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import subprocess
 import sys
@@ -17,14 +18,16 @@ from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.consumer import Application, LocalHost, ResolveArgs, Shard, ShardServer, Store, shard_spec
 from gazette_spark.consumer import local as shards
 from gazette_spark.consumer.client import ShardClient
-from gazette_spark.consumer.recoverylog.hints import FileHints
+from gazette_spark.consumer.recoverylog.hints import FileHints, Hints
 from gazette_spark.consumer.shard_yaml import format_shard_yaml
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log
 from gazette_spark.consumer.stores.json_file import JsonFileStore, parse_state_file
 from gazette_spark.consumer.stores.sqlite import RecordedSqliteStore, SqliteStore
+from gazette_spark.errors import ClosedError
 from gazette_spark.message import Envelope, Message, Publisher
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import recoverylog_pb2 as pr
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
 from tests.rig.brokers import BrokerHandle
 from tests.rig.consumers import (
@@ -102,7 +105,7 @@ class Rig:
         self.service = AppendService(client, timeout_s=30)
         self.publisher = Publisher(self.service)
 
-    def host(self, kind: str, hints: FileHints | None = None) -> LocalHost:
+    def host(self, kind: str, hints: Hints | None = None) -> LocalHost:
         app = StoredTotals(kind, self.output, self.root / "shared.sqlite")
         # Hosts may share a folder, because they leave no files in it.
         work_dir = self.root / "work"
@@ -253,6 +256,28 @@ def test_hints_are_kept_and_used(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
             assert used.live_nodes[0].fnode >= kept.live_nodes[0].fnode
         assert len(rig.hints[backups[0]].live_nodes) == 1
         assert len(rig.hints[backups[1]].live_nodes) == 0
+
+
+def test_hints_that_cannot_be_kept_end_no_shard(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If a shard has moved to another member, the log says so in one line, without a traceback."""
+    monkeypatch.setattr(shards, "HINTS_S", 0.0)
+
+    class Moved(dict[str, pr.FSMHints]):
+        def __setitem__(self, key: str, hints: pr.FSMHints) -> None:
+            raise ClosedError(f"hints {key!r}", "the shard is no longer assigned to this process")
+
+    def lines() -> list[logging.LogRecord]:
+        return [line for line in caplog.records if line.getMessage().startswith("shard.hints_not_kept")]
+
+    with rig.host("json", Moved()) as host:
+        rig.publish("a")
+        assert rig.totals(host) == {"a": 1}
+        wait_until("both attempts are logged", lambda: len(lines()) > 1)
+        assert code_of(host) == pc.ReplicaStatus.PRIMARY
+    assert {line.exc_info for line in lines()} == {None}
+    assert "no longer assigned to this process" in lines()[0].getMessage()
 
 
 def test_gazctl_recovers_the_files(rig: Rig, broker: BrokerHandle, monkeypatch: pytest.MonkeyPatch) -> None:
