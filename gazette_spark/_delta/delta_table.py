@@ -20,6 +20,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from gazette_spark._delta.features import keeps_commits_elsewhere, writer_features
 from gazette_spark._delta.files import JVM_ERRORS, SPARK_ERRORS, find_line, has_files, is_classic, path_exists
+from gazette_spark._delta.java_errors import first_line
 from gazette_spark._delta.preflight import check_delta
 from gazette_spark._delta.s3_log_store import check_log_store
 from gazette_spark._delta.session import session_settings
@@ -224,7 +225,7 @@ class DeltaTable:
                 # they are not, because a catalog may grant access to the table but not to its files.
                 if self.table is None:
                     raise
-                log.info("log_not_followed table=%s problem=%s", self.table, str(error).partition("\n")[0])
+                log.info("log_not_followed table=%s problem=%s", self.table, first_line(error))
                 self._location = None
                 rows = None
             # advanced() returns None if a commit has undone others.
@@ -351,7 +352,7 @@ class DeltaTable:
             # A clean-up deletes only what a checkpoint has, so without one no commit is missing.
             is_complete = bool(rows) and not path_exists(spark, f"{directory}/_last_checkpoint")
         except SPARK_ERRORS as error:
-            log.info("log_not_read table=%s problem=%s", self.name, str(error).partition("\n")[0])
+            log.info("log_not_read table=%s problem=%s", self.name, first_line(error))
             return None
         plain = not any(row.operation == "RESTORE" or row.operation in REPLACING for row in rows)
         return rows[::-1] if is_complete and plain else None
@@ -500,7 +501,7 @@ def _plain_values(df: DataFrame) -> Iterator[None]:
         try:
             stack.enter_context(session_settings(df.sparkSession, {DICTIONARY_KEY: "false"}))
         except PySparkException as error:
-            log.info("setting_refused key=%s problem=%s", DICTIONARY_KEY, str(error).partition("\n")[0])
+            log.info("setting_refused key=%s problem=%s", DICTIONARY_KEY, first_line(error))
         yield
 
 

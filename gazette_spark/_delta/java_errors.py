@@ -98,6 +98,12 @@ def short_java_error(error: Exception) -> Exception | None:
     return made
 
 
+def first_line(error: Exception) -> str:
+    """Return the line of an error that says what happened, without a stack or the text of a query."""
+    # The text of a ParseException begins with an empty line.
+    return without_frames(str(short_java_error(error) or error)).strip().partition("\n")[0]
+
+
 def without_frames(text: str) -> str:
     r"""Return a text without the frames of a Python traceback, which a task's error contains.
 

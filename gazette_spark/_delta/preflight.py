@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark._delta.files import JVM_ERRORS, SPARK_ERRORS, is_classic, java_class
-from gazette_spark._delta.java_errors import short_java_error, without_frames
+from gazette_spark._delta.java_errors import first_line
 from gazette_spark._options.source import SourceOptions, parse_options
 from gazette_spark._planning.access import security_for_tasks
 from gazette_spark.errors import MissingModuleError, OptionError
@@ -81,8 +81,8 @@ def check_delta(spark: SparkSession) -> None:
         if condition == WITHOUT_BOTH_SETTINGS or (condition == "TABLE_OR_VIEW_NOT_FOUND" and is_table_name):
             raise OptionError("spark", "a session without Delta Lake", DELTA_SESSION) from None
     except JVM_ERRORS as error:
-        text = str(short_java_error(error) or error).partition("\n")[0]
-        raise OptionError("spark", f"a Delta Lake that does not work: {text}", DELTA_SESSION) from None
+        problem = f"a Delta Lake that does not work: {first_line(error)}"
+        raise OptionError("spark", problem, DELTA_SESSION) from None
     # If the application has no name, the result is not remembered, because it would also count for other
     # applications.
     if key[0]:
@@ -125,9 +125,9 @@ def check_workers(spark: SparkSession, options: SourceOptions) -> None:
     try:
         (row,) = spark.range(0, 1, 1, 1).select(look().alias("report")).collect()
     except SPARK_ERRORS as error:
-        text = without_frames(str(short_java_error(error) or error)).strip().partition("\n")[0]
+        got = f"a Python in which a task fails: {first_line(error)}"
         expected = "a Python of the driver's release in which gazette-spark[spark] is installed"
-        raise OptionError("PYSPARK_PYTHON", f"a Python in which a task fails: {text}", expected) from None
+        raise OptionError("PYSPARK_PYTHON", got, expected) from None
     report = json.loads(row.report)
     if "module" in report:
         raise MissingModuleError(report["module"], report["interpreter"])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
+from gazette_spark._delta.java_errors import first_line
 from gazette_spark._delta.sql_names import quoted
 from gazette_spark._ledger.entry import Batch, LedgerEntry
 from gazette_spark.offsets import JournalOffsets
@@ -78,7 +79,7 @@ def compact(spark: SparkSession, table: str, clauses: str = "") -> bool:
         done = spark.sql(f"OPTIMIZE {table} {clauses}")
         row = done.select("metrics.numFilesAdded", "metrics.numFilesRemoved").head()
     except Exception as error:  # noqa: BLE001 - conflicts and all else: it is tried again N entries later.
-        log.warning("compaction_failed table=%s error=%s", table, str(error).partition("\n")[0][:200])
+        log.warning("compaction_failed table=%s error=%s", table, first_line(error)[:200])
         return False
     if row is not None:
         log.info("compacted table=%s files_removed=%d files_added=%d", table, row[1], row[0])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gazette_spark._delta.java_errors import first_line
 from gazette_spark._ledger.iceberg_reader import TableName
 from gazette_spark.cli.doctor import find_java, no_java
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
@@ -254,13 +255,9 @@ def check_spark(remote: str | None) -> None:
         # Imported instead of looked up, because pyspark may be installed without Spark Connect's packages.
         import_module("pyspark.sql.connect.session" if remote else "pyspark.sql")
     except ImportError as error:
-        problem = f"Spark{' Connect' * bool(remote)} is not installed ({_first_line(error)})"
+        problem = f"Spark{' Connect' * bool(remote)} is not installed ({first_line(error)})"
         package = "pyspark[connect]" if remote else "gazette-spark[spark]"
         raise MissingPackageError(problem, package) from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 @contextmanager
@@ -271,13 +268,11 @@ def spark_errors() -> Iterator[None]:
         InputError: Spark could not compare the table.
     """
     from gazette_spark._delta.files import SPARK_ERRORS
-    from gazette_spark._delta.java_errors import short_java_error
 
     try:
         yield
     except SPARK_ERRORS as error:
-        problem = _first_line(short_java_error(error) or error)
-        raise InputError(f"Spark could not compare the table: {problem}") from error
+        raise InputError(f"Spark could not compare the table: {first_line(error)}") from error
 
 
 @contextmanager
@@ -290,7 +285,7 @@ def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSess
         try:
             session = SparkSession.builder.remote(remote).getOrCreate()
         except PySparkException as error:
-            got = f"{remote}: {_first_line(error)}"
+            got = f"{remote}: {first_line(error)}"
             raise OptionError("--remote", got, "a Spark Connect server, such as sc://host:15002") from error
         yield session
     elif active := SparkSession.getActiveSession():
@@ -310,9 +305,7 @@ def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSess
                     spark = local_spark(Path(directory), master="local[*]", conf=conf)
             except PySparkException as error:
                 click.echo(log_tail(log), err=True)
-                raise OptionError(
-                    "spark", f"a JVM that does not start: {_first_line(error)}", NEEDS
-                ) from None
+                raise OptionError("spark", f"a JVM that does not start: {first_line(error)}", NEEDS) from None
             try:
                 yield spark
             finally:

@@ -40,11 +40,17 @@ def test_a_table_that_is_not_there_is_said_before_spark_starts() -> None:
     assert "there is no directory 'nowhere'; TABLE is a directory, a URL, or iceberg:CATALOG" in found.stderr
 
 
-def test_an_error_of_spark_is_shown_by_its_first_line() -> None:
-    text = "[FAILED_READ_FILE] Encountered error while reading file a.parquet\nJVM stacktrace:\nat a.B.c"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[FAILED_READ_FILE] Encountered error while reading file a.parquet\nJVM stacktrace:\nat a.B.c",
+        "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'a'. (line 1, pos 1)\n\n== SQL ==\n a\n-^^^\n",
+    ],
+)
+def test_an_error_of_spark_is_shown_by_its_first_line(text: str) -> None:
     with pytest.raises(InputError) as caught, spark_errors():
         raise PySparkException(text)
-    assert str(caught.value) == f"Spark could not compare the table: {text.splitlines()[0]}"
+    assert str(caught.value) == f"Spark could not compare the table: {text.strip().splitlines()[0]}"
 
 
 @pytest.mark.parametrize("remote", [False, True])

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JJavaError
 from gazette_spark._delta.java_errors import (
     INTERRUPTIONS,
     MAX_TEXT,
+    first_line,
     short_batch_errors,
     short_java_error,
     short_text,
@@ -47,6 +48,12 @@ def test_spark_finds_an_interruption_in_a_short_text(depth: int) -> None:
 
 def test_an_error_of_python_is_left_alone() -> None:
     assert short_java_error(ValueError("no")) is None
+
+
+def test_the_first_line_of_an_error_of_java_names_the_cause() -> None:
+    """Py4J's own text has the cause in its second line."""
+    error = Py4JJavaError("An error occurred\n", java_exception("a.B: no permission\n\tat a.B.c"))
+    assert first_line(error) == "An error occurred while calling Spark: a.B: no permission"
 
 
 def test_an_error_of_a_task_is_named_whole() -> None:
