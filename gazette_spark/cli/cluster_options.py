@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gazette_spark.cli.main import Integer, Number
+from gazette_spark.cli.main import Integer, Number, usage_errors
 
 if TYPE_CHECKING:
     from gazette_spark._server.topology import Member
@@ -45,20 +45,21 @@ class ClusterOptions:
         """Return a client of Etcd.
 
         Raises:
-            OptionError: an address or a file is invalid.
+            click.UsageError: an address or a file is invalid.
         """
         from gazette_spark.client._transport.credentials import TlsOptions
         from gazette_spark.consumer._cluster.etcd import CALL_S, EtcdClient
 
         files = self.ca_file, self.cert_file, self.key_file
-        return EtcdClient(
-            self.endpoints,
-            user=self.user,
-            password=self.password,
-            tls=TlsOptions(*files) if any(files) else None,
-            # The lease must be renewed several times before it ends, even if a call gets no answer.
-            call_s=min(CALL_S, self.lease_s / 4),
-        )
+        with usage_errors():
+            return EtcdClient(
+                self.endpoints,
+                user=self.user,
+                password=self.password,
+                tls=TlsOptions(*files) if any(files) else None,
+                # The lease must be renewed several times before it ends, even if a call gets no answer.
+                call_s=min(CALL_S, self.lease_s / 4),
+            )
 
     def member(self, endpoint: str) -> Member:
         """Return this process as a member, whose server listens at an endpoint.

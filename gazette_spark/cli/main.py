@@ -7,12 +7,12 @@ import them inside their functions.
 from __future__ import annotations
 
 import errno
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
+from threading import TIMEOUT_MAX
 from typing import IO, Any, TypeVar
 
 import click
@@ -70,16 +70,16 @@ class Integer(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """A finite number within bounds. Errors say "number" instead of click's "float range"."""
+    """A number within bounds, mostly of seconds. Errors say "number" instead of click's "float range"."""
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
-        """Return the number; refuse ``nan`` and ``inf``."""
+        """Return the number; refuse ``nan``, and more seconds than a thread can wait."""
         number = super().convert(value, param, ctx)
         # NaN passes every bound, and for an infinite timeout gRPC reports that the broker does not answer.
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        if not abs(number) <= TIMEOUT_MAX:
+            self.fail(f"{value!r} is not a number up to {TIMEOUT_MAX:.0f}.", param, ctx)
         return number
 
 

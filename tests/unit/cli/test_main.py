@@ -101,7 +101,7 @@ def test_text_in_place_of_an_integer() -> None:
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("number", ["nan", "inf", "-1"])
+@pytest.mark.parametrize("number", ["nan", "inf", "-1", "1e10"])
 def test_no_time_is_endless_or_negative(words: list[str], number: str) -> None:
     """With such a timeout a command would wait forever, or not at all and then blame the broker."""
     done = CliRunner().invoke(main, [word.format(number) for word in words])

@@ -1,4 +1,4 @@
-"""A server's command ends on a signal, regardless of which thread the kernel delivers it to."""
+"""Options of servers, and the signals that end them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import signal
 import subprocess
 import sys
 
+import click
 import pytest
+from click.testing import CliRunner
+
+from gazette_spark.cli.cluster_options import ClusterOptions, cluster_options
 
 PROGRAM = """
 import signal, sys, threading, time
@@ -34,3 +38,13 @@ def test_a_signal_that_another_thread_gets_ends_the_wait(signum: signal.Signals)
     command = [sys.executable, "-c", PROGRAM, str(int(signum))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+
+def test_a_malformed_address_of_etcd_is_wrong_usage() -> None:
+    @click.command
+    @cluster_options
+    def serve(cluster: ClusterOptions) -> None:
+        cluster.open_etcd()
+
+    answer = CliRunner().invoke(serve, ["--etcd", "localhost:2379"])
+    assert (answer.exit_code, "option '--etcd': got 'localhost:2379'" in answer.stderr) == (2, True)
