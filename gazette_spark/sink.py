@@ -232,8 +232,10 @@ class DeltaSink:
         self._seen: str | None = None
         """Attempt of the newest entry after this run's last batch. If another entry is the newest, there is
         another writer."""
+        self._starting = False
+        """Whether :meth:`start` has begun a run that has had no batch yet."""
         self._run_id: str | None = None
-        """Id of this run; empty until the first batch of a query that :meth:`start` starts."""
+        """Spark's id of the run that the last batch belonged to; None if there was no query here."""
         self._last_table: TableSnapshot | None = None
         """The table as it was read last. This is only a cache: the next read starts from it."""
         self._batches = QueryBatches(self._target.name, app_id)
@@ -297,7 +299,8 @@ class DeltaSink:
         # output mode and position in the checkpoint for the next one.
         sink = copy(self)
         sink._checkpoint, sink._output_mode = root, output_mode
-        sink._begin_run("")
+        sink._begin_run()
+        sink._starting = True
         sink._writer, sink._heartbeat = copy(self._writer), copy(self._heartbeat)
         spark = df.sparkSession
         check_delta(spark)
@@ -391,9 +394,8 @@ class DeltaSink:
         sink._writer = FileWriter(self._target, self._layout, files)
         return sink
 
-    def _begin_run(self, run_id: str | None) -> None:
+    def _begin_run(self) -> None:
         """Forget what another run has read: other programs may have changed or written the table since."""
-        self._run_id = run_id
         self._checked, self._seen, self._last_table = False, None, None
         self._batches = QueryBatches(self._target.name, self.app_id)
 
@@ -521,9 +523,11 @@ class DeltaSink:
             query = queries.get(java_class(spark, "java.util.UUID").fromString(query_id))
         with self._turn:
             run_id = query and str(query.runId())
-            if self._run_id not in ("", run_id):
-                self._begin_run(run_id)  # foreachBatch(sink) passes the sink of an earlier run.
-            self._run_id = run_id
+            # A program may pass one sink to foreachBatch in several runs. A run of start() has its own copy,
+            # and what start() has read there saves work in the first batch.
+            if run_id != self._run_id and not self._starting:
+                self._begin_run()
+            self._starting, self._run_id = False, run_id
             # Forget this state until the batch is done, because any run after a failure is a new writer.
             seen, self._seen = self._seen, None
             last_table, self._last_table = self._last_table, None
