@@ -353,7 +353,7 @@ class UnavailableError(CallError):
 
     def _text(self) -> str:
         # Queries show this text, and so do the log and the page of the lag monitor, which is a command.
-        broker = "brokerAddress (of a command --broker or BROKER_ADDRESS)"
+        broker = "brokerAddress (for a command, --broker or BROKER_ADDRESS)"
         address = broker if self.service == _BROKER else f"{self.service.upper()}_ADDRESS"
         # gRPC lists each address that it tried, and then the cause, which is what helps the user.
         cause = self.problem.rpartition("Failed to connect to remote host: ")[2]

@@ -298,8 +298,8 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
             used = sorted({store for journal in journals for store in journal.spec.fragment.stores})
             yield from check_stores(client, stores, used[:STORES_TRIED])
     except click.UsageError as error:
-        text = "correct the option; the broker was not called"
-        yield Finding("broker", "problem", error.message, text)
+        remedy = "correct the option; the broker was not called"
+        yield Finding("broker", "problem", error.message, remedy)
     except TlsError as error:
         remedy = "give --tls-ca-file the authority that signed the broker's certificate; http:// has no TLS"
         yield Finding("tls", "problem", one_line(error), remedy)

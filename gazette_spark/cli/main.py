@@ -237,7 +237,7 @@ def one_line(error: GazetteError | str) -> str:
     text = text.replace("option 'brokerAddress'", "option '--broker'")
     text = text.replace("option 'timeout_s'", "option '--timeout'")
     text = text.replace("Check CONSUMER_ADDRESS and", "Check --consumer or CONSUMER_ADDRESS, and")
-    option = "brokerAddress (of a command --broker or BROKER_ADDRESS)"
+    option = "brokerAddress (for a command, --broker or BROKER_ADDRESS)"
     return text.replace(f"Check {option} and", "Check --broker or BROKER_ADDRESS, and")
 
 

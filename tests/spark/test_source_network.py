@@ -187,7 +187,7 @@ def test_a_broker_that_is_gone_under_a_query_is_named(
         text = query.failure()
         assert monotonic() - began < 60
     assert f"UnavailableError: broker {served.endpoint}: unavailable" in text
-    assert "Check brokerAddress (of a command --broker or BROKER_ADDRESS) and the broker" in text
+    assert "Check brokerAddress (for a command, --broker or BROKER_ADDRESS) and the broker" in text
 
 
 def test_the_planner_process_is_killed(spark: SparkSession, followed: Journals, tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_a_host_that_nobody_knows_is_named_in_one_sentence() -> None:
     )
     assert str(error) == (
         "broker http://nowhere.invalid:8080: unavailable: the name of its host cannot be looked up "
-        "(Domain name not found). Check brokerAddress (of a command --broker or BROKER_ADDRESS) and "
+        "(Domain name not found). Check brokerAddress (for a command, --broker or BROKER_ADDRESS) and "
         "the broker"
     )
 
