@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import click
 
@@ -413,20 +413,21 @@ def _notifier(options: dict[str, Any]) -> Notifier | None:
     if options["notify_template"]:
         if not options["notify_webhook"]:
             raise click.UsageError("--notify-template is for --notify-webhook")
-        template = parse_template(Path(options["notify_template"]).read_text())
+        try:
+            template = parse_template(Path(options["notify_template"]).read_text("utf-8"))
+        except UnicodeDecodeError as error:
+            raise click.UsageError(f"--notify-template: it is not UTF-8 at byte {error.start}") from None
     if url := options["notify_webhook"]:
-        if not url.startswith(("http://", "https://")):
+        if _parts_of(url, "http", "https") is None:
+            # The URL may be a secret.
             raise click.UsageError("--notify-webhook: expected a URL with http:// or https://")
         senders.append(WebhookSender(url, template))
     if url := options["notify_mail"]:
-        parts, form = urlsplit(url), "smtp://[USER@]HOST[:PORT]/TO[,TO]?from=ADDRESS"
+        form = "smtp://[USER@]HOST[:PORT]/TO[,TO]?from=ADDRESS"
+        parts = _parts_of(url, "smtp") or urlsplit("")
         receivers = tuple(filter(None, unquote(parts.path.strip("/")).split(",")))
         sender = dict(parse_qsl(parts.query)).get("from", "")
-        try:
-            port = parts.port or 587
-        except ValueError:
-            port = 0
-        if parts.scheme != "smtp" or not (parts.hostname and receivers and sender and port) or parts.password:
+        if not (parts.hostname and receivers and sender) or parts.password:
             secret = f"; the password comes from {MAIL_PASSWORD}"
             raise click.UsageError(f"--notify-mail: expected {form}{secret}")
         user, password = unquote(parts.username or ""), os.environ.get(MAIL_PASSWORD, "")
@@ -434,6 +435,7 @@ def _notifier(options: dict[str, Any]) -> Notifier | None:
             raise click.UsageError(f"--notify-mail: {user} needs a password in {MAIL_PASSWORD}")
         # A mail server on this machine usually has no certificate, and the mail does not leave the machine.
         tls = parts.hostname not in ("localhost", "127.0.0.1", "::1")
+        port = parts.port or 587
         senders.append(MailSender(parts.hostname, port, sender, receivers, user, password, tls=tls))
     when = NotifyOptions(
         Status[options["notify_threshold"]],
@@ -444,6 +446,16 @@ def _notifier(options: dict[str, Any]) -> Notifier | None:
     )
     # Each in the background, so that a receiver that hangs delays neither the polls nor the others.
     return Notifier(when, [BackgroundSender(sender) for sender in senders]) if senders else None
+
+
+def _parts_of(url: str, *schemes: str) -> SplitResult | None:
+    """Return the parts of a URL that has a host and one of the schemes; None for any other text."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # Raises for an invalid port.
+    except ValueError:
+        return None
+    return parts if parts.scheme in schemes and parts.hostname else None
 
 
 MAIL_PASSWORD = "GAZETTE_SPARK_MAIL_PASSWORD"  # noqa: S105 - the variable's name
