@@ -242,8 +242,8 @@ class _ColumnReading:
             children = []
             for child in kind:
                 items, owners = _values_of(objects, child)
-                column, misfits = self.read(items, child.type, origins[owners], f"{path}.{child.name}")
-                children.append(_last_fitting(len(objects), column, owners, misfits))
+                column, unfit = self.read(items, child.type, origins[owners], f"{path}.{child.name}")
+                children.append(_last_fitting(len(objects), column, owners, unfit))
             # A struct is one value of its column. A member without a field must not be lost with it, so the
             # whole value is rescued.
             if self.rescue:
@@ -262,18 +262,18 @@ class _ColumnReading:
             # fit to its array, which is then null, and `origins` from there to the record.
             owners = np.repeat(np.arange(len(lists)), sizes)
             items = list(chain.from_iterable(lists))
-            column, misfits = self.read(items, kind.value_type, origins[owners], f"{path}[]")
+            column, unfit = self.read(items, kind.value_type, origins[owners], f"{path}[]")
             column = pa.ListArray.from_arrays(_bounds(sizes), column, kind)
-            column, wrong = _whole(column, values, list, owners[misfits])
+            column, wrong = _whole(column, values, list, owners[unfit])
         elif pa.types.is_map(kind):
             objects = [value if isinstance(value, dict) else _NO_OBJECT for value in values]
             keys = list(chain.from_iterable(map(names_of, objects)))
             items = list(chain.from_iterable(map(items_of, objects)))
             sizes = np.fromiter((len(names_of(members)) for members in objects), np.int64, len(objects))
             owners = np.repeat(np.arange(len(objects)), sizes)
-            column, misfits = self.read(items, kind.item_type, origins[owners], f"{path}{{}}")
+            column, unfit = self.read(items, kind.item_type, origins[owners], f"{path}{{}}")
             # A map with a value that does not fit is null.
-            lost = owners[misfits]
+            lost = owners[unfit]
             if RepeatedNames in set(map(type, objects)):
                 # A map has each key once. As in a dictionary, the first position and the last value count.
                 last = {entry: at for at, entry in enumerate(zip(owners.tolist(), keys, strict=True))}
@@ -298,11 +298,11 @@ class _ColumnReading:
             parts: list[tuple[Positions, pa.Array]] = []
             types = set(map(type, values))
             for json_type in types - {type(None)}:
-                places, same = np.arange(len(values)), values
+                places, of_type = np.arange(len(values)), values
                 if len(types) > 1:
-                    of_type = [at for at, value in enumerate(values) if type(value) is json_type]
-                    places, same = np.array(of_type, np.int64), [values[at] for at in of_type]
-                scalars = _converted(same, kind, self.dialect)
+                    indices = [at for at, value in enumerate(values) if type(value) is json_type]
+                    places, of_type = np.array(indices, np.int64), [values[at] for at in indices]
+                scalars = _converted(of_type, kind, self.dialect)
                 if scalars is None:
                     wrong += places.tolist()
                 else:
