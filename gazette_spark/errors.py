@@ -392,7 +392,7 @@ class TlsError(CallError):
 
 
 class BrokerError(CallError):
-    """The broker failed the call with a text instead of a status, such as gRPC's UNKNOWN."""
+    """The broker failed the call with a message instead of a status, such as gRPC's UNKNOWN."""
 
     code: str
     """Name of the gRPC code."""

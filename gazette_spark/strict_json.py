@@ -97,7 +97,7 @@ def check_keys(document: object) -> None:
         if isinstance(container, dict):
             for key in container:
                 if type(key) is not str and not isinstance(key, str):
-                    problem = f"there is the key {key!r}, but the keys of a JSON object must be texts"
+                    problem = f"there is the key {key!r}, but the keys of a JSON object must be strings"
                     raise TypeError(f"{problem}: give the entry another key, such as {str(key)!r}")
             container = container.values()
         # A look at the type is cheaper than isinstance, and a loop than a list for each of many objects.

@@ -56,7 +56,7 @@ def tables(options: Sequence[Option]) -> str:
 
 def row(option: Option) -> str:
     """Return an option's row."""
-    default = option.shown_default or {None: "none", "": "empty text"}.get(
+    default = option.shown_default or {None: "none", "": "an empty string"}.get(
         option.default, f"`{option.default}`"
     )
     use = {"stream": "Streaming only. ", "batch": "Batch only. ", None: ""}[option.use]

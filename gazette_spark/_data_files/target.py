@@ -169,7 +169,7 @@ def checked_storage_options(
     """
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise OptionError(f"storage_options[{name!r}]", f"a {type(value).__name__}", "a text")
+            raise OptionError(f"storage_options[{name!r}]", f"a {type(value).__name__}", "a string")
     # deltalake also reads these names from the environment, where a user may have set one for another
     # program.
     settings = {f"{name} in the environment": value for name, value in environ.items()} | dict(options)

@@ -465,9 +465,9 @@ def partitioned(
         written = pc.if_else(pc.equal(written, text_scalar("")), text_scalar(None), written)
         if written.null_count and name in target.not_null:
             problem = (
-                f"the partition column {name} is NOT NULL, but {written.null_count} rows have an empty text, "
-                "which Delta stores as null there. Give them another value or leave them out in the query; "
-                f"or ALTER TABLE … ALTER COLUMN {name} DROP NOT NULL"
+                f"the partition column {name} is NOT NULL, but {written.null_count} rows have an empty "
+                "string, which Delta stores as null there. Give them another value or leave them out in the "
+                f"query; or ALTER TABLE … ALTER COLUMN {name} DROP NOT NULL"
             )
             raise TableRefusedError(target.table, problem)
         texts.append(written)

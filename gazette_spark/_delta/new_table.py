@@ -54,7 +54,7 @@ class NewTable:
                 "new_table", got, "only one of the two: Delta has either partitions or clusters"
             )
         properties: object = self.properties
-        expected = "texts by name: {'delta.appendOnly': 'true'}"
+        expected = "strings by name: {'delta.appendOnly': 'true'}"
         if not isinstance(properties, Mapping):
             raise OptionError("new_table.properties", repr(properties)[:80], expected)
         for name, value in properties.items():

@@ -70,7 +70,7 @@ class DeltaFormatOptions(FileFormatOptions):
             lambda _, text: text,
             "Options of deltalake with which tasks and driver access the table and the checkpoint in an "
             "object store, such as `storage.AWS_REGION`. Without them, each process uses its environment.",
-            form="a text",
+            form="a string",
             section="Object store",
         )
     )

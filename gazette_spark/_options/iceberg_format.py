@@ -54,20 +54,20 @@ class IcebergFormatOptions(FileFormatOptions):
         "Namespace and name of the table, such as `shop.orders`. Required. A missing table is created from "
         "the rows' columns, in an existing namespace.",
         section="Table",
-        form="a text such as `shop.orders`",
+        form="a name such as `shop.orders`",
     )
     catalog: str = option(
         parse_column,
         "Name of the catalog in pyiceberg's configuration: in `.pyiceberg.yaml`, in variables such as "
         "`PYICEBERG_CATALOG__PROD__URI`, and in the options `catalog.*`. Required.",
-        form="a text such as `prod`",
+        form="a name such as `prod`",
     )
     partition_by: tuple[str, ...] | None = option(
         _parse_partitions,
         "Partitions of a new table, separated by commas: columns, `day(at)`, `hour(at)`, `month(at)`, "
         "`year(at)`, `bucket(16, id)`, `truncate(4, name)`. A table with other partitions is refused. "
         "Spark ignores `partitionBy()` of a stream's writer.",
-        form="a text such as `day(at), bucket(16, id)`",
+        form="columns and transforms such as `day(at), bucket(16, id)`",
     )
     schema_evolution: str = option(
         word("fail", "addNewColumns"),
@@ -81,7 +81,7 @@ class IcebergFormatOptions(FileFormatOptions):
             lambda _, text: text,
             "Properties of the catalog that replace configured ones, such as `catalog.uri` and "
             "`catalog.s3.endpoint`. Spark masks those whose names contain `secret`, `password` or `token`.",
-            form="a text",
+            form="a string",
             section="Catalog",
         )
     )

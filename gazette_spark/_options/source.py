@@ -387,14 +387,14 @@ class SourceOptions:
         parse_any_text,
         "Text of null fields, in quotes or not. An empty field without quotes is always null.",
         default="",
-        form="any text",
+        form="any string",
     )
     empty_value: str = option(
         parse_any_text,
         "Value of an empty field in quotes.",
         default="",
-        form="any text",
-        shown_default="null; empty text if `nullValue` is set",
+        form="any string",
+        shown_default="null; an empty string if `nullValue` is set",
     )
     descriptor_file: str | None = option(
         parse_file,

@@ -220,7 +220,7 @@ class Job:
                         continue
                     group = key_of(Envelope(journal, envelope.begin, envelope.end, raw.message))
                     if not isinstance(group, str):
-                        raise InputError(f"key_of returned {group!r}, but a key must be a text")
+                        raise InputError(f"key_of returned {group!r}, but a key must be a string")
                     check_key(group)
                 yield Row(
                     "",

@@ -35,7 +35,7 @@ def rows_of(document: object) -> dict[tuple[str, str], str]:
         return {(DOCUMENT, ""): _json("the document", document)}
     for key in document:
         if not isinstance(key, str):
-            raise InputError(f"the state has the key {key!r}, but the keys of a JSON object must be texts")
+            raise InputError(f"the state has the key {key!r}, but the keys of a JSON object must be strings")
         check_key(key)
     return {(STATE, key): _json(f"the state of key {key!r}", value) for key, value in document.items()}
 

@@ -66,7 +66,7 @@ def test_keys_that_are_not_texts_are_refused_at_all_levels(document: object) -> 
     """JSON would turn them into strings, and the next task would find another state."""
     store = RowStore({}, {})
     store.state = document
-    with pytest.raises(InputError, match="keys of a JSON object must be texts"):
+    with pytest.raises(InputError, match="keys of a JSON object must be strings"):
         store.changes()
 
 
