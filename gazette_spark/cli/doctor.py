@@ -76,7 +76,8 @@ Check = Callable[[], Iterator[Finding]]
 def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_format: str) -> None:
     """Check Python, Java, Spark, Delta, the native decoder, the broker, clock, TLS, token and stores.
 
-    Each line is OK, or a problem and its solution. The exit code is 1 if there is a problem.
+    Each line is OK, a problem with its solution, or "-" for a check that is optional or was not made. The
+    exit code is 1 if there is a problem.
     """
     # A broker that does not answer is a finding. The user should not wait long for it.
     connect = make_connect(endpoint, min(timeout, PATIENCE_S))

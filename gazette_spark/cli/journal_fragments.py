@@ -55,7 +55,8 @@ def fragments(
 ) -> None:
     """List the fragments of JOURNAL, or of a selection.
 
-    With --to, fragments that are not stored yet are omitted. As json: one line per fragment, as in gazctl.
+    With --to, fragments that are not stored yet are omitted. The format json is one line per fragment,
+    as in gazctl.
     """
     if end and end < begin:
         times = f"{time_text(end)} is before --from, {time_text(begin)}"

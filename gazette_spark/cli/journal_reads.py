@@ -249,11 +249,13 @@ def read(
     """Write the bytes of JOURNAL, or of a selection, to stdout.
 
     The command reads journals one after the other, up to their write heads. With --block it reads all
-    concurrently, and bytes that were appended together stay together. As json: a line for each chunk, with
-    journal, offset and the bytes in base64. After Ctrl-C, the command prints the offset at which to continue.
+    concurrently, and bytes that were appended together stay together. The format json is a line for each
+    chunk, with journal, offset and the bytes in base64. After Ctrl-C, the command prints the offset at which
+    to continue.
 
     With --isolation-level=read_committed, journals hold messages with UUIDs. The command writes the committed
-    ones, each once and in its frame. Of a transaction that began before the first offset, it writes the rest.
+    ones, each once and in its frame. If a transaction began before the first offset, only its other messages
+    are written.
     """
     if end_offset and end_offset < offset:
         raise click.UsageError(f"--end-offset {end_offset} is before --offset {offset}; give a later end")

@@ -68,7 +68,8 @@ def list_journals(  # noqa: PLR0917 - click's
 ) -> None:
     """List journals, ascending by name.
 
-    As yaml: the tree that `apply` reads, with revisions. As json: one ListResponse, as in gazctl.
+    The format yaml is the tree that `apply` reads, with revisions. The format json is one ListResponse, as
+    in gazctl.
     """
     flags = {"rf": rf, "primary": primary, "replicas": replicas, "stores": stores}
     columns = [name for name, shown in flags.items() if shown]
@@ -168,8 +169,10 @@ def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: in
     """Create, change or delete journals according to a YAML file.
 
     A spec without a revision creates its journal, or fails if it exists. Revision -1 overwrites. The command
-    applies the whole file or nothing, unless --max-txn-size splits it. --dry-run shows for each journal:
-    create, change, no change, delete, or refused, which is exit code 1. As proto: the ApplyRequest.
+    applies the whole file or nothing, unless --max-txn-size splits it. The format proto is the ApplyRequest.
+
+    --dry-run shows create, change, no change, delete or refused for each journal. The exit code is 1 if a
+    change would be refused.
     """
     changes = parse_journal_yaml(read_specs(specs))
     with connect() as client:

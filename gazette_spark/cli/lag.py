@@ -37,11 +37,11 @@ lag.add_command(show)
 def evaluate(source: BinaryIO, bad_only: bool) -> None:
     """Judge a group by the windows recorded in FILE; '-' is stdin.
 
-    FILE is a JSON object: now_ms, cluster, group, allowed_lag (0), minimum_complete (0), and partitions, or
-    null for a group that is not known. A partition has topic, partition, owner (""), client_id (""),
-    current_lag, broker_offsets and offsets, oldest first. Each of the offsets has offset, timestamp,
-    observedAt (0) and lag, which may be null; it is null if its slot is not used yet. Times are milliseconds
-    since 1970.
+    FILE is a JSON object with these fields, and defaults in parentheses: now_ms, cluster, group, allowed_lag
+    (0), minimum_complete (0), and partitions, which is null if the group is unknown. A partition has topic,
+    partition, owner (""), client_id (""), current_lag, broker_offsets and offsets, oldest first. Each of the
+    offsets has offset, timestamp, observedAt (0) and lag, which may be null. An unused slot is null instead.
+    Times are milliseconds since 1970.
 
     The command prints what Burrow's HTTP API has under "status". The exit code is 0 for any verdict, and 1 if
     FILE does not have this form.

@@ -115,8 +115,8 @@ def list_shards(  # noqa: PLR0917 - click's
 ) -> None:
     """List shards and their status, ascending by id.
 
-    As yaml: the list that `apply` reads, with revisions. As json: one ListResponse, as in gazctl.
-    Errors of FAILED shards go to stderr.
+    The format yaml is the list that `apply` reads, with revisions. The format json is one ListResponse, as
+    in gazctl. Errors of FAILED shards go to stderr.
     """
     from gazette_spark.consumer.shard_yaml import changes_of_shards, format_shard_yaml
 
@@ -195,7 +195,7 @@ def apply_specs(
 
     A spec without a revision creates its shard, or fails if it exists. Revision -1 overwrites. The journals
     of sources and recovery logs must exist, with suitable content types. The command applies the whole file
-    or nothing, unless --max-txn-size splits it. As proto: the ApplyRequest.
+    or nothing, unless --max-txn-size splits it. The format proto is the ApplyRequest.
     """
     from gazette_spark.consumer.client import verify_referenced_journals
     from gazette_spark.consumer.shard_yaml import parse_shard_yaml
