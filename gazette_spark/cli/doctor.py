@@ -44,9 +44,6 @@ AHEAD_S = 60
 
 STATES = {"ok": "OK", "problem": "PROBLEM", "skipped": "-"}
 
-PATIENCE_S = 10.0
-"""Time limit for a check of the broker, in seconds."""
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -63,7 +60,8 @@ class Finding:
 Check = Callable[[], Iterator[Finding]]
 
 
-@click.command()
+# A broker that does not answer is a finding. The user should not wait long for it.
+@click.command(context_settings={"default_map": {"timeout": 10.0}})
 @broker_options
 @click.option(
     "--store",
@@ -79,8 +77,7 @@ def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_for
     Each line is OK, a problem with its solution, or "-" for a check that is optional or was not made. The
     exit code is 1 if there is a problem.
     """
-    # A broker that does not answer is a finding. The user should not wait long for it.
-    connect = make_connect(endpoint, min(timeout, PATIENCE_S))
+    connect = make_connect(endpoint, timeout)
     findings: list[Finding] = []
     with progress("checking") as bar:
         for name, check in checks(connect, stores):

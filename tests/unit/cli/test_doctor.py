@@ -148,6 +148,11 @@ def test_a_machine_for_the_lag_monitor_needs_no_spark(
     assert {states.get(name, "skipped") for name in ("java", "spark", "delta")} == {state}
 
 
+def test_the_help_shows_the_timeout_that_applies() -> None:
+    """A broker that does not answer is a finding, so the default is shorter than that of other commands."""
+    assert "[default: 10.0; x>0]" in CliRunner().invoke(main, ["doctor", "--help"]).stdout
+
+
 def token(**claims: object) -> str:
     return jwt.encode(claims, KEY)
 
