@@ -428,7 +428,8 @@ class DeltaTable:
                 # so it is created empty first. A crash in between leaves a table without an entry, which the
                 # first batch accepts. The mode is ignore, because another process may create the table at the
                 # same time.
-                df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
+                with self.creation():
+                    df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
             df.writeTo(self.table).options(**options).append()
 
     def replace(self, df: DataFrame, entry: LedgerEntry, location: str, condition: str) -> None:
@@ -444,6 +445,25 @@ class DeltaTable:
         """
         options = {**_commit_options(entry), "replaceWhere": condition}
         df.write.format("delta").mode("overwrite").options(**options).save(location)
+
+    @contextmanager
+    def creation(self) -> Iterator[None]:
+        """Name what to do if a statement inside finds files where the catalog has no table.
+
+        Delta's error says that they are not a Delta table, even if they are one.
+        """
+        try:
+            yield
+        except AnalysisException as error:
+            if error.getCondition() != "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION":
+                raise
+            location = (error.getMessageParameters() or {}).get("tableLocation", "")
+            problem = (
+                f"the catalog has no such table, but its location {location} has files. A catalog in memory "
+                "forgets its tables when the session ends. To continue the table, run CREATE TABLE "
+                f"{self.name} USING delta LOCATION '{location}' first, or name the table by path="
+            )
+            raise TableRefusedError(self.name, problem) from None
 
     def _contents(self, spark: SparkSession, version: int) -> tuple[list[str], int] | None:
         """Return the files of a version and its number of rows, or None if Delta no longer has it."""

@@ -77,7 +77,8 @@ class TableLayout:
         """
         new = self.new_table or NewTable()
         columns = new.columns(spark, rows)
-        spark.sql(new.statement(target.name, columns)).collect()
+        with target.creation():
+            spark.sql(new.statement(target.name, columns)).collect()
         if (detail := target.detail(spark)) is not None:
             return detail
 

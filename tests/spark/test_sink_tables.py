@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,27 @@ def commit_actions(table: Path, version: int) -> dict[str, Any]:
     """Return the actions of one commit by their kind, one of each."""
     lines = (table / "_delta_log" / f"{version:020}.json").read_text().splitlines()
     return {kind: action for line in lines for kind, action in json.loads(line).items()}
+
+
+def test_a_table_that_the_catalog_has_forgotten_is_continued(spark: SparkSession, tmp_path: Path) -> None:
+    """A catalog in memory, such as that of ``local_spark``, has no table of an earlier session."""
+    location = tmp_path / "forgotten" / "orders"
+    spark.sql(f"CREATE DATABASE forgotten LOCATION '{location.parent}'")
+    try:
+        rows = spark.range(1)
+        rows.write.format("delta").save(str(location))
+        begin, end = JournalOffsets({"a/b": 0}), JournalOffsets({"a/b": 10})
+        for new_table in (NewTable(), None):
+            sink = DeltaSink(APP_ID, table="forgotten.orders", new_table=new_table)
+            with pytest.raises(TableRefusedError, match=r"run CREATE TABLE ") as refused:
+                sink.write_batch(rows, begin, end)
+        advice = re.search(r"run (CREATE TABLE .*) first", str(refused.value))
+        assert advice is not None
+        spark.sql(advice[1])
+        assert sink.write_batch(rows, begin, end)
+        assert spark.table("forgotten.orders").count() == 2
+    finally:
+        spark.sql("DROP DATABASE forgotten CASCADE")
 
 
 def test_a_new_table_may_have_a_relative_path(
