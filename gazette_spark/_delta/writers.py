@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 
@@ -203,12 +203,25 @@ class MergeWriter(AppendWriter):
             self._alone_at = table.ledger.table_version + 1, entry.attempt
         last = last_rows(self._target, rows, entry, self._upsert, grouped=batch.output_mode != "append")
         aligned = align(last, table, self._target, self._layout, batch, beside=self._upsert.beside)
+        upsert = self._upsert
+        if aligned.exists and aligned.add_columns:
+            # A MERGE can add columns, but its conditions can only use columns that the table already has.
+            existing = {name.lower() for name in self._target.schema(spark).names}
+            if new := [key for key in upsert.keys if key.lower() not in existing]:
+                problem = (
+                    f"the table does not have the key {', '.join(new)}, so none of its rows could be found. "
+                    "Add the column and fill it, or write to another table"
+                )
+                raise UpsertError(self._target.name, entry.app_id, entry.batch_id, problem)
+            # All rows of the table are null there, so none of them is newer than a row of the batch.
+            if upsert.order_by is not None and upsert.order_by.lower() not in existing:
+                upsert = replace(upsert, order_by=None)
         try:
             # A MERGE does not create a table, so the first rows are appended.
             if aligned.exists:
-                merge_rows(self._target, aligned, entry, self._upsert, complete=complete)
+                merge_rows(self._target, aligned, entry, upsert, complete=complete)
             else:  # Delta creates the table from the rows; a row that deletes has nothing to delete.
-                self._target.append(rows_to_keep(aligned.df, self._upsert), entry, exists=False)
+                self._target.append(rows_to_keep(aligned.df, upsert), entry, exists=False)
         except PySparkException as error:
             # The rows run here, and with them the checks of their keys, which `last_rows` added.
             if match := BAD_KEY.search(str(error)):

@@ -374,6 +374,23 @@ def test_order_by_decides_in_a_batch_and_against_the_table(spark: SparkSession) 
         spark.sql("DROP DATABASE upserts CASCADE")
 
 
+def test_a_new_column_can_order_rows_but_not_identify_them(spark: SparkSession, tmp_path: Path) -> None:
+    """A MERGE adds columns, but its conditions can only use those that the table has."""
+    schema, where = "id STRING, n INT, _journal STRING, _offset BIGINT", str(tmp_path / "table")
+    table = Keyed(spark, DeltaSink(APP_ID, path=where, upsert=Upsert(["id"])), schema)
+    table.bring(("x", 9, "x", 1), ("y", 9, "x", 2))
+    table.schema += ", At INT"
+    by = Upsert(["id"], order_by="At")
+    table.sink = DeltaSink(APP_ID, path=where, upsert=by, schema_evolution="addNewColumns")
+    table.bring(("x", 2, "x", 11, 7), ("x", 1, "x", 12, 5))
+    table.bring(("x", 3, "x", 21, 6), ("y", 4, "x", 22, None))
+    assert table.rows("id", "n", "at") == [("x", 2, 7), ("y", 4, None)]
+    other = DeltaSink(APP_ID, path=where, upsert=Upsert(["key"]), schema_evolution="addNewColumns")
+    table.schema = "key STRING, _journal STRING, _offset BIGINT"
+    with pytest.raises(UpsertError, match=r"the table does not have the key key\b"):
+        table.bring(("x", "x", 31), sink=other)
+
+
 def fill_randomly(table: Keyed) -> dict[tuple[str, int], tuple[Any, ...]]:
     """Write batches whose rows are in random order, from any journal; return the last row of each key."""
     rng = random.Random(6)
