@@ -82,7 +82,7 @@ def adopt(
     # accepted. An attempt that was skipped leaves nothing behind.
     for number in txn_numbers(state.txn_version):
         entry = first_entry(app_id, offsets, number, mode)
-        target.append(rows.limit(0), entry, exists=True)
+        target.append_entry(spark, entry)
         state = target.ledger(spark, app_id)
         if state.entry is not None:
             log.warning(
@@ -112,7 +112,7 @@ def adopt_recreated(
     made = continued_entry(state, history, app_id, offsets, options, table=target.name)
     if made is state.entry:
         return made
-    target.append(target.rows(spark).limit(0), made, exists=True)
+    target.append_entry(spark, made)
     after = target.ledger(spark, app_id)
     # Another writer took the number, and Delta has skipped this write.
     if after.entry is None or after.entry.attempt != made.attempt:

@@ -71,6 +71,9 @@ NO_SUCH_PATH = frozenset(
 """Error conditions of a missing table. A directory without a Delta log counts as missing; a name in the
 catalog that is not a Delta table is an error."""
 
+GIVEN_IDENTITY = "DELTA_IDENTITY_COLUMNS_EXPLICIT_INSERT_NOT_SUPPORTED"
+"""Error condition of rows that have a column GENERATED ALWAYS AS IDENTITY."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableDetail:
@@ -431,6 +434,19 @@ class DeltaTable:
                 with self.creation():
                     df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
             df.writeTo(self.table).options(**options).append()
+
+    def append_entry(self, spark: SparkSession, entry: LedgerEntry) -> None:
+        """Commit an entry without rows to an existing table, which Delta may silently skip."""
+        rows = self.rows(spark).limit(0)
+        while True:
+            try:
+                self.append(rows, entry, exists=True)
+                return
+            except AnalysisException as error:
+                # Delta accepts no values for such a column, not even none. Only its error names the column.
+                if error.getCondition() != GIVEN_IDENTITY:
+                    raise
+                rows = rows.drop((error.getMessageParameters() or {})["colName"])
 
     def replace(self, df: DataFrame, entry: LedgerEntry, location: str, condition: str) -> None:
         """Put ``df`` in place of the rows that fulfil a condition, with ``entry``, in one Delta commit.

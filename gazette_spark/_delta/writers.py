@@ -144,7 +144,7 @@ class AppendWriter:
 
     def commit_entry(self, spark: SparkSession, entry: LedgerEntry) -> None:
         """Commit an entry without rows to an existing table."""
-        self._target.append(self._target.rows(spark).limit(0), entry, exists=True)
+        self._target.append_entry(spark, entry)
 
     def _write(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, batch: Batch) -> WriteResult:
         aligned = align(rows, table, self._target, self._layout, batch)
