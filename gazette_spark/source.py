@@ -364,6 +364,7 @@ class RefusedStream(StreamReader):
 
     initialOffset = latestOffset = partitions = refuse  # noqa: N815 - Spark's names.
     getDefaultReadLimit = prepareForTriggerAvailableNow = reportLatestOffset = refuse  # noqa: N815
+    __getstate__ = refuse  # A test without a JVM pickles the reader before its first use.
 
 
 def file_target(options: Mapping[str, str]) -> FileTarget | None:

@@ -64,6 +64,7 @@ from gazette_spark.source import (
     StreamReader,
     TrackingStreamReader,
 )
+from gazette_spark.testing import MicroBatches
 from tests.oracles.lines import FakeJournal
 from tests.oracles.messages import descriptor_set, order_class
 from tests.oracles.stores import MemoryFiles
@@ -764,6 +765,7 @@ def test_options_of_the_other_use_are_refused_by_the_reader() -> None:
         refused.initialOffset,
         refused.getDefaultReadLimit,
         partial(refused.latestOffset, {}, ReadAllAvailable()),
+        partial(MicroBatches().start, lambda: refused),
     ):
         with pytest.raises(OptionError, match="batch query only"):
             ask()
