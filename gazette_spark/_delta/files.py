@@ -124,7 +124,7 @@ def has_files(spark: SparkSession, path: str) -> bool:
             files, name = _file_system(spark, path)
             if not files.exists(name):
                 return False
-            root = str(files.makeQualified(name).toString())
+            root = str(name.toString())
             # Spark ignores hidden files, such as checksums and logs, so they do not count.
             listed = files.listFiles(name, True)  # noqa: FBT003 - Java's
             while listed.hasNext():
@@ -275,9 +275,11 @@ def java_class(spark: SparkSession, name: str) -> Any:  # noqa: ANN401 - Java's
 
 
 def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system for a path, and Hadoop's form of the path."""
+    """Return Hadoop's file system for a path, and Hadoop's absolute form of the path."""
+    # A relative path begins at the JVM's working directory. This process may have changed its own since.
     name = java_class(spark, "org.apache.hadoop.fs.Path")(path)
-    return name.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), name
+    files = name.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return files, files.makeQualified(name)
 
 
 @contextmanager

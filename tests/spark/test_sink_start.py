@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,6 +41,14 @@ def test_places_that_cannot_be_written_are_named(stream: FileStream, blocked: Pa
         stream.sink().start(stream.rows(), checkpoint=str(blocked))
     with pytest.raises(TableRefusedError, match="there is no schema nosuchdb: run CREATE SCHEMA nosuchdb"):
         DeltaSink(APP_ID, table="nosuchdb.orders").start(stream.rows(), checkpoint=checkpoint)
+
+
+def test_a_relative_place_begins_where_spark_does(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM keeps its working directory if the program changes its own."""
+    monkeypatch.chdir(tmp_path)
+    assert files.unwritable(spark, f"checkpoint-{uuid.uuid4().hex}") == ""
 
 
 def test_a_damaged_log_is_named_in_one_line(stream: FileStream) -> None:
