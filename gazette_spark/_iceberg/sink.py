@@ -157,11 +157,7 @@ class IcebergSink:
         root = checkpoint or self._checkpoint
         if not root:
             raise OptionError("checkpoint", "none", "the query's checkpoint directory")
-        # This sink would have to collect Spark's rows on the driver. The format's tasks write such rows to
-        # files.
-        if self._shape is None:
-            expected = "ingest(reader, sink), or df.writeStream.format('gazette_iceberg')"
-            raise OptionError("df", "rows that Spark has", expected)
+        self._check_names_files()
         for options in gazette_options(df):
             check_workers(df.sparkSession, options)
         self._table.check_checkpoint(root)
@@ -177,6 +173,7 @@ class IcebergSink:
             SinkError: the batch does not continue the table. Nothing was written.
         """
         failpoint("sink.entry")
+        self._check_names_files()
         # Forget this state until the batch is done, because any run after a failure is a new writer.
         seen, self._seen = self._seen, None
         assert self._checkpoint is not None
@@ -202,14 +199,20 @@ class IcebergSink:
             OptionError: ``df`` has rows of Spark, not files.
             SinkError: the range does not continue the table. Nothing was written.
         """
-        if self._shape is None:
-            expected = "ingest_batch(sink, options), or df.write.format('gazette_iceberg')"
-            raise OptionError("df", "rows that Spark has", expected)
+        self._check_names_files("ingest_batch(sink, options), or df.write.format('gazette_iceberg')")
         failpoint("sink.entry")
         batches = FileBatches(self._table, self.app_id, self._allowed)
         written = batches.commit_range(begin, end, lambda: self._files(df))
         failpoint("sink.return")
         return written
+
+    def _check_names_files(
+        self, ways: str = "ingest(reader, sink), or df.writeStream.format('gazette_iceberg')"
+    ) -> None:
+        # This sink would have to collect Spark's rows on the driver. The format's tasks write such rows to
+        # files.
+        if self._shape is None:
+            raise OptionError("df", "rows that Spark has", ways)
 
     def _files(self, df: DataFrame) -> BatchFiles:
         """Run the tasks of a batch, and return their files."""

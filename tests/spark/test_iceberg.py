@@ -156,6 +156,8 @@ def test_what_the_sink_does_not_do(spark: SparkSession, tmp_path: Path) -> None:
     rate = spark.readStream.format("rate").load()
     with pytest.raises(OptionError, match="gazette_iceberg"):
         sink.start(rate, checkpoint=str(tmp_path / "checkpoint"))
+    with pytest.raises(OptionError, match="gazette_iceberg"):
+        sink(rate, 0)  # As foreachBatch(sink) calls it.
     with pytest.raises(OptionError, match="properties of the catalog"):
         sink.for_files(spark, rate.schema, {"AWS_REGION": "x"})
     with pytest.raises(OptionError, match="namespace and name"):
