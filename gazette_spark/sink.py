@@ -290,8 +290,8 @@ class DeltaSink:
             raise OptionError("checkpoint", "none", "the query's checkpoint directory")
         # Refuse here what can be refused already, with an error of one line. The first batch would raise the
         # same error with a hundred lines of Java.
-        if "realTime" in trigger:
-            raise OptionError("trigger", "realTime", "processingTime or availableNow: a batch is one commit")
+        for kind in trigger.keys() & {"realTime", "continuous"}:
+            raise OptionError("trigger", kind, "processingTime or availableNow: a batch is one commit")
         if lane not in ("auto", "spark", "direct"):
             raise OptionError("lane", repr(lane), "'auto', 'spark' or 'direct'")
         check_output_mode(output_mode, self._upsert)

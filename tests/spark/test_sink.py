@@ -197,11 +197,13 @@ def test_a_batch_outside_a_query_is_refused(stream: FileStream) -> None:
 
 
 def test_start_needs_a_checkpoint_and_a_trigger_with_batches(stream: FileStream) -> None:
-    """Real-time queries have no batches to commit."""
+    """Real-time and continuous queries have no batches to commit."""
     with pytest.raises(OptionError, match="'checkpoint'"):
         stream.sink().start(stream.rows())
     with pytest.raises(OptionError, match="realTime"):
         stream.sink().start(stream.rows(), checkpoint="/c", realTime="5 seconds")
+    with pytest.raises(OptionError, match="continuous"):
+        stream.sink().start(stream.rows(), checkpoint="/c", continuous="5 seconds")
 
 
 def test_names_are_quoted() -> None:
