@@ -239,6 +239,8 @@ class DeltaSink:
         self._last_table: TableSnapshot | None = None
         """The table as it was read last. This is only a cache: the next read starts from it."""
         self._batches = QueryBatches(self._target.name, app_id)
+        self._last_rows: tuple[int, DataFrame] | None = None
+        """Number and rows of this run's last batch."""
         self._heartbeat = Heartbeat()
         # A batch and a heartbeat both replace the newest entry. A heartbeat between a batch's decision and
         # its check would look like another writer, and the batch would be refused.
@@ -246,8 +248,8 @@ class DeltaSink:
         """Held by a batch and by a heartbeat."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the lock, because Spark Connect pickles the sink."""
-        return {name: value for name, value in vars(self).items() if name != "_turn"}
+        """Return the state without rows and the lock, because Spark Connect pickles the sink."""
+        return vars(self) | {"_last_rows": None, "_turn": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the state, with a new lock."""
@@ -397,7 +399,7 @@ class DeltaSink:
     def _begin_run(self) -> None:
         """Forget what another run has read: other programs may have changed or written the table since."""
         self._checked, self._seen, self._last_table = False, None, None
-        self._batches = QueryBatches(self._target.name, self.app_id)
+        self._batches, self._last_rows = QueryBatches(self._target.name, self.app_id), None
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
         """Return the table's newest entry of this app id, or None if there is none."""
@@ -506,6 +508,7 @@ class DeltaSink:
         """Write one batch to the table, unless the table already has it.
 
         Raises:
+            OptionError: in this run, the sink was called with other rows of the batch before.
             SinkError: the batch does not continue the table. Nothing was written.
         """
         failpoint("sink.entry")
@@ -545,20 +548,28 @@ class DeltaSink:
             # table, and a batch may have few rows.
             exists = self._checked or self._check_table(df, root) is not None
             batch = self._batches.read(SparkFiles(spark), root, batch_id)
+            # A function may call the sink for each half of a batch. The table would have the batch after the
+            # first call, and the second one would be skipped like a batch that runs again. Only the same rows
+            # may come again within a run.
+            has_run = query is not None or not is_classic(spark)
+            last_rows, self._last_rows = self._last_rows, None
+            if has_run and last_rows and last_rows[0] == batch_id and not df.sameSemantics(last_rows[1]):
+                got = f"other rows of batch {batch_id}, which this sink has written already"
+                raise OptionError("df", got, "all rows of a batch in one call of the sink")
             if not mode and batch.stateful:
                 # Without state, update returns the same rows as append, and Spark refuses complete.
                 raise OptionError("outputMode", "an unknown mode for a query with state", VISIBLE)
             batch = replace(batch, output_mode=mode or "append")
             self._last_table = table = self._commit(df, batch, seen=seen, last_table=last_table)
             # Remember the entry only now. From here on, another newest entry means another writer.
-            self._seen = table.attempt
+            self._seen, self._last_rows = table.attempt, (batch_id, df)
             if not exists:
                 self._check_table(df, root)  # Check again, now that the first batch has created the table.
             self._checked = True
         # A heartbeat has to end with its query. On classic Spark, the heartbeat asks the query whether it is
         # active; on Spark Connect, the process ends with the query. A caller without a query could end
         # unnoticed, so it gets no heartbeat.
-        if query is not None or not is_classic(spark):
+        if has_run:
             self._heartbeat.arm(partial(self._beat, spark, query))
         failpoint("sink.return")
 

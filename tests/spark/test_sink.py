@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import DeltaSink, LedgerEntry
 from gazette_spark._delta.delta_table import DeltaTable
@@ -99,6 +99,26 @@ def test_a_session_may_reserve_keywords(stream: FileStream) -> None:
         stream.append(2)
         stream.run()
     assert stream.assert_exact().rows == 8
+
+
+def test_a_function_passes_all_rows_of_a_batch_at_once(stream: FileStream) -> None:
+    """The table would have the batch after the first half, so the second half would be skipped."""
+    stream.append(6)
+    sink = stream.sink()
+
+    def write_halves(df: DataFrame, batch_id: int) -> None:
+        for half in (0, 1):
+            sink(df.where(f"offset % 2 = {half}"), batch_id)
+
+    with pytest.raises(StreamingQueryException, match="other rows of batch 0, which this sink has written"):
+        stream.run_batches(write_halves)
+
+    def write_again(df: DataFrame, batch_id: int) -> None:
+        for _ in range(2):  # As a function does whose next step failed.
+            sink(df.select("*"), batch_id)
+
+    stream.run_batches(write_again)
+    assert stream.assert_exact().rows == 6
 
 
 STEPS = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
