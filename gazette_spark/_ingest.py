@@ -33,9 +33,16 @@ class FileSink(RangeSink, Protocol):
     """A sink for files that tasks write: :class:`~gazette_spark.DeltaSink` or ``IcebergSink``."""
 
     def for_files(
-        self, spark: SparkSession, rows: StructType, storage_options: Mapping[str, str] | None
+        self,
+        spark: SparkSession,
+        rows: StructType,
+        storage_options: Mapping[str, str] | None,
+        checkpoint: str | None = None,
     ) -> tuple[Self, FileTarget]:
-        """Return the sink of a run whose tasks write files, and their target."""
+        """Return the sink of a run whose tasks write files, and their target.
+
+        A query passes its checkpoint, which is empty if the sink has it.
+        """
         ...
 
     def start(
@@ -80,7 +87,9 @@ def ingest(
         SchemaMismatchError: the columns are not the table's.
         TableRefusedError: the table needs more from its writers than files of plain rows.
     """
-    file_rows, file_sink = load_files(reader, sink, storage_options=storage_options, spark=spark)
+    file_rows, file_sink = load_files(
+        reader, sink, checkpoint=checkpoint or "", storage_options=storage_options, spark=spark
+    )
     return file_sink.start(file_rows, checkpoint=checkpoint, query_name=query_name, **trigger)
 
 
@@ -88,6 +97,7 @@ def load_files(
     reader: DataStreamReader,
     sink: Sink,
     *,
+    checkpoint: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
 ) -> tuple[DataFrame, Sink]:
@@ -99,7 +109,7 @@ def load_files(
     session = session_or_active(spark)
     # These are the columns of the journals' rows. With the target, tasks return rows that name files instead.
     schema = reader.load().schema
-    file_sink, target = sink.for_files(session, schema, storage_options)
+    file_sink, target = sink.for_files(session, schema, storage_options, checkpoint)
     try:
         return reader.option(TARGET_OPTION, target.to_json()).schema(FILES_SCHEMA).load(), file_sink
     finally:

@@ -338,7 +338,7 @@ class DeltaSink:
             about = f"app_id={self.app_id} table={self._target.name}"
             try:
                 sink._check_files_only()
-                df, files = file_stream(df, self._target, self._layout, self.app_id)
+                df, files = file_stream(df, self._target, self._layout, self.app_id, root)
             except GazetteError as reason:
                 # With auto, it is not an error if this lane does not support something: Spark's writer writes
                 # the same rows and the same ledger, only more slowly (decision 0032).
@@ -356,19 +356,30 @@ class DeltaSink:
         return self._target
 
     def for_files(
-        self, spark: SparkSession, rows: StructType, storage_options: Mapping[str, str] | None
+        self,
+        spark: SparkSession,
+        rows: StructType,
+        storage_options: Mapping[str, str] | None,
+        checkpoint: str | None = None,
     ) -> tuple[DeltaSink, FileTarget]:
         """Create a missing table; return the sink of a run whose tasks write files, and their target.
 
         Raises:
             OptionError: an option of the sink needs rows that Spark writes.
             SchemaMismatchError: the columns are not the table's.
-            TableRefusedError: the table needs more from its writers than files of plain rows.
+            TableRefusedError: the table needs more from its writers than files of plain rows, or is missing
+                although the query of this checkpoint has written to it.
         """
         check_delta(spark)
         self._check_files_only()
         files, target = prepare_files(
-            spark, self._target, self._layout, rows, storage_options or {}, app_id=self.app_id
+            spark,
+            self._target,
+            self._layout,
+            rows,
+            storage_options or {},
+            app_id=self.app_id,
+            checkpoint=None if checkpoint is None else checkpoint or self._checkpoint,
         )
         return self.with_files(files), target
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pyarrow.fs as pa_fs
 
 from gazette_spark._frames import deltalake_text
-from gazette_spark._ledger.query_checkpoint import checked_text
-from gazette_spark.errors import QueryCheckpointError, TableRefusedError
+from gazette_spark._ledger.query_checkpoint import checked_text, missing_table
+from gazette_spark.errors import QueryCheckpointError
 from gazette_spark.locations import absolute, local_path, split_scheme
 
 HADOOP_SCHEMES = ("hdfs", "viewfs")
@@ -65,11 +65,7 @@ class CheckpointReader:
         place = self._place(f"{self._root}/commits")
         listed = self._files.get_file_info(pa_fs.FileSelector(place, allow_not_found=True))
         if any(file.base_name.isdecimal() for file in listed):
-            problem = (
-                f"there is no such table, but the query of the checkpoint {self._root} has written batches. "
-                "Bring the table back, give its current name, or start with a new checkpoint"
-            )
-            raise TableRefusedError(table, problem)
+            raise missing_table(table, self._root)
 
     def _place(self, path: str) -> str:
         below = path.removeprefix(self._root)

@@ -29,9 +29,11 @@ from gazette_spark._data_files.target import (
 )
 from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark._delta.file_commits import OTHER_WAY, FileCommits
+from gazette_spark._delta.files import has_files
 from gazette_spark._delta.preflight import bare_stream
 from gazette_spark._delta.row_steps import TableLayout
 from gazette_spark._delta.schema_fit import Unfit, bare, fit
+from gazette_spark._ledger.query_checkpoint import missing_table
 from gazette_spark._options.table import TARGET_OPTION
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
 from gazette_spark.locations import local_path
@@ -53,7 +55,7 @@ class FittedRows:
 
 
 def file_stream(
-    df: DataFrame, table: DeltaTable, layout: TableLayout, app_id: str
+    df: DataFrame, table: DeltaTable, layout: TableLayout, app_id: str, checkpoint: str
 ) -> tuple[DataFrame, FileCommits]:
     """Return a stream whose tasks write another stream's rows as files, and the committer of the files.
 
@@ -62,12 +64,14 @@ def file_stream(
         table: The table, which is created if it does not exist.
         layout: How it is made.
         app_id: For errors.
+        checkpoint: The query's checkpoint directory.
 
     Raises:
         OptionError: the stream has transformations or is not of journals, or the table is in an object store,
             for which there are no credentials.
         SchemaMismatchError: the columns are not the table's.
-        TableRefusedError: the table needs more from its writers than files of plain rows.
+        TableRefusedError: the table needs more from its writers than files of plain rows, or is missing
+            although the query has written to it.
     """
     # The same tasks read journals and write files, so there is no place for a transformation in between. The
     # plan shows whether the query has one.
@@ -76,7 +80,7 @@ def file_stream(
         expected = "the rows of a stream of journals as load() returns them"
         raise OptionError("lane", "direct, of a stream with transformations or of another source", expected)
     spark = df.sparkSession
-    files, target = prepare_files(spark, table, layout, df.schema, None, app_id=app_id)
+    files, target = prepare_files(spark, table, layout, df.schema, None, app_id=app_id, checkpoint=checkpoint)
     reader = spark.readStream.format("gazette").options(**options | {TARGET_OPTION: target.to_json()})
     return reader.schema(FILES_SCHEMA).load(), files
 
@@ -89,6 +93,7 @@ def prepare_files(
     storage_options: Mapping[str, str] | None,
     *,
     app_id: str,
+    checkpoint: str | None,
 ) -> tuple[FileCommits, FileTarget]:
     """Create the table if it does not exist, compare its columns, and return where tasks write.
 
@@ -100,15 +105,20 @@ def prepare_files(
         storage_options: Options of ``deltalake`` for the table's object store. If None, the table has to be
             in a directory.
         app_id: For errors.
+        checkpoint: The query's checkpoint directory, if there is a query.
 
     Raises:
         OptionError: the table is in an object store, but there are no ``storage_options``.
         SchemaMismatchError: the columns are not the table's.
-        TableRefusedError: the table needs more from its writers than files of plain rows.
+        TableRefusedError: the table needs more from its writers than files of plain rows, or is missing
+            although the query has written to it.
     """
     # The table has to exist before the query starts, because the files have its columns and the commit
-    # compares its id.
-    detail = table.check(spark, None) or layout.make(spark, table, schema)
+    # compares its id. But an empty table would be in the way of one that was moved or renamed.
+    detail = table.check(spark, None)
+    if detail is None and checkpoint is not None and has_files(spark, f"{checkpoint}/commits"):
+        raise missing_table(table.name, checkpoint)
+    detail = detail or layout.make(spark, table, schema)
     fitted = fitted_rows(table.name, app_id, schema, table.schema(spark), detail.partition_by)
     # This check comes before any request to the store: without credentials, deltalake searches for some,
     # which takes a long time.

@@ -126,17 +126,21 @@ class IcebergSink:
         spark: SparkSession,  # noqa: ARG002 - as DeltaSink's.
         rows: StructType,
         storage_options: Mapping[str, str] | None,
+        checkpoint: str | None = None,
     ) -> tuple[IcebergSink, FileTarget]:
         """Create a missing table; return the sink of a run whose tasks write files, and their target.
 
         Raises:
             OptionError: ``storage_options`` are set, or the table has other partitions.
             SchemaMismatchError: the columns do not fit the table's.
-            TableRefusedError: the table needs more from its writers than files of plain rows.
+            TableRefusedError: the table needs more from its writers than files of plain rows, or is missing
+                although the query of this checkpoint has written to it.
         """
         if storage_options is not None:
             expected = "to be unset: pyiceberg uses the properties of the catalog to access the store"
             raise OptionError("storage_options", f"some, for {self._table.name}", expected)
+        if checkpoint is not None and (root := checkpoint or self._checkpoint):
+            self._table.check_checkpoint(root)
         # Each run has a separate table object with the columns that its tasks write, and keeps nothing of
         # another run.
         sink = copy(self)

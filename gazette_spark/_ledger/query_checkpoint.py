@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from gazette_spark._ledger.entry import Positions, SourcePosition
-from gazette_spark.errors import JsonError, OffsetError, QueryCheckpointError
+from gazette_spark.errors import JsonError, OffsetError, QueryCheckpointError, TableRefusedError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.strict_json import parse_json
 
@@ -150,3 +150,12 @@ def parse_query_id(text: str, path: str) -> str:
         case {"id": str(query_id)}:
             return query_id
     raise QueryCheckpointError(path, f'expected {{"id":"…"}}, got {text[:80]!r}')
+
+
+def missing_table(table: str, checkpoint: str) -> TableRefusedError:
+    """Return the error for a table that is missing although a query has written to it."""
+    problem = (
+        f"there is no such table, but the query of the checkpoint {checkpoint} has written batches. "
+        "Bring the table back, give its current name, or start with a new checkpoint"
+    )
+    return TableRefusedError(table, problem)

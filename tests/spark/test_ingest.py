@@ -156,6 +156,22 @@ def test_a_table_whose_making_was_killed_is_made(lanes: Lanes) -> None:
     assert lanes.table("table").count() == 40
 
 
+def test_a_table_that_was_moved_is_not_made_again(lanes: Lanes) -> None:
+    """An empty table would be in its way. Only the first batch of a query may find no table."""
+    lanes.run("table", "direct")
+    table = lanes.root / "table"
+    moved = table.rename(lanes.root / "moved")
+    append(lanes.journals, 40, 50)
+    with pytest.raises(TableRefusedError, match="there is no such table, but the query of the checkpoint"):
+        lanes.run("table", "direct")
+    with pytest.raises(StreamingQueryException, match=r"GapError.*there is no such table"):
+        lanes.run("table", "auto")
+    assert not table.exists()
+    moved.rename(table)
+    lanes.run("table", "auto")
+    assert lanes.table("table").count() == 50
+
+
 def test_the_direct_lane_is_refused_to_rows_that_are_transformed(lanes: Lanes) -> None:
     rows = lanes.reader().load().where("id >= 0")
     start = partial(lanes.sink("table").start, rows, checkpoint=str(lanes.root / "checkpoint"))

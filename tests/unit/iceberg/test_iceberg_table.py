@@ -17,7 +17,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,6 +33,7 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyspark.sql import types as sql
 
+from gazette_spark import IcebergSink
 from gazette_spark._data_files import writer
 from gazette_spark._iceberg.columns import partition_spec, partition_texts
 from gazette_spark._ledger.decision import Allowed
@@ -56,6 +57,9 @@ from gazette_spark.errors import (
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, calling
 from gazette_spark.spark_versions import arrow_schema
 from tests.rig.iceberg import NAME, ROWS, IcebergStream, catalog_properties, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -387,8 +391,10 @@ def test_a_dropped_table_is_not_made_again(stream: IcebergStream, tmp_path: Path
     stream.catalog().drop_table(NAME.identifier)
     stream.table.check_checkpoint(str(commits.parent))
     (commits / "1").touch()
+    sink = IcebergSink("orders", table=NAME.identifier, catalog=NAME.catalog, properties=stream.properties)
     with pytest.raises(TableRefusedError, match=r"no such table, but the query .* has written batches"):
-        stream.table.check_checkpoint(str(commits.parent))
+        sink.for_files(cast("SparkSession", None), ROWS, None, str(commits.parent))
+    assert stream.table.load() is None
 
 
 def test_a_damaged_property_is_not_taken_for_no_ledger(stream: IcebergStream) -> None:
