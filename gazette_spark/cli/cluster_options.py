@@ -41,6 +41,7 @@ class ClusterOptions:
     lease_s: int
     hand_over_s: float
 
+    @usage_errors()
     def open_etcd(self) -> EtcdClient:
         """Return a client of Etcd.
 
@@ -49,26 +50,34 @@ class ClusterOptions:
         """
         from gazette_spark.client._transport.credentials import TlsOptions
         from gazette_spark.consumer._cluster.etcd import CALL_S, EtcdClient
+        from gazette_spark.errors import OptionError
 
         files = self.ca_file, self.cert_file, self.key_file
-        with usage_errors():
-            return EtcdClient(
-                self.endpoints,
-                user=self.user,
-                password=self.password,
-                tls=TlsOptions(*files) if any(files) else None,
-                # The lease must be renewed several times before it ends, even if a call gets no answer.
-                call_s=min(CALL_S, self.lease_s / 4),
-            )
+        try:
+            tls = TlsOptions(*files) if any(files) else None
+        except OptionError as error:
+            part = error.option.removeprefix("tls.").removesuffix("File")
+            raise OptionError(f"--etcd-{part}-file", error.got, error.expected) from None
+        return EtcdClient(
+            self.endpoints,
+            user=self.user,
+            password=self.password,
+            tls=tls,
+            # The lease must be renewed several times before it ends, even if a call gets no answer.
+            call_s=min(CALL_S, self.lease_s / 4),
+        )
 
+    @usage_errors()
     def member(self, endpoint: str) -> Member:
         """Return this process as a member, whose server listens at an endpoint.
 
         Raises:
-            ProtocolError: the zone or the name has an invalid character or length.
+            click.UsageError: the zone or the name has an invalid character or length, or the address is not
+                a URL.
         """
         from gazette_spark._server.topology import Member
         from gazette_spark.protocol.names import validate_token
+        from gazette_spark.protocol.requests import validate_endpoint
 
         host = socket.gethostname()
         if not (advertised := self.advertise):
@@ -80,6 +89,8 @@ class ClusterOptions:
         suffix = self.suffix or f"{host}-{secrets.token_hex(4)}"
         validate_token("--zone", self.zone, 1, 32)
         validate_token("--id", suffix, 1, 128)
+        # Members in Go ignore a member with an invalid address, and others could not call it.
+        validate_endpoint(advertised, "--advertise")
         return Member(self.zone, suffix, advertised)
 
 

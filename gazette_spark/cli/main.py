@@ -18,7 +18,7 @@ from typing import IO, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from gazette_spark.errors import GazetteError, OptionError
+from gazette_spark.errors import GazetteError, OptionError, ProtocolError
 from gazette_spark.version import VERSION
 
 COMMANDS = {
@@ -223,11 +223,11 @@ def usage_errors() -> Iterator[None]:
     """Treat an invalid option in the block as wrong usage, which is exit code 2.
 
     Raises:
-        click.UsageError: replaces an OptionError.
+        click.UsageError: replaces an OptionError or a ProtocolError.
     """
     try:
         yield
-    except OptionError as error:
+    except (OptionError, ProtocolError) as error:
         raise click.UsageError(one_line(error)) from error
 
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gazette_spark.broker import EmbeddedBroker
+from gazette_spark.cli.cluster_options import ClusterOptions, cluster_options
 from gazette_spark.cli.main import COMMANDS, SECTIONS, main
 from gazette_spark.errors import JournalNotFoundError, UnavailableError
 from gazette_spark.version import VERSION
@@ -96,6 +97,7 @@ def test_text_in_place_of_an_integer() -> None:
         ["journals", "--timeout", "{}", "list"],
         ["lag", "show", "--table", "x", "--timeout", "{}"],
         ["lag", "show", "--table", "x", "--for", "{}"],
+        ["lag", "serve", "--table", "x", "--interval", "{}"],
         ["broker", "serve", "--pulse-interval", "{}", "--port", "none"],
         ["demo", "--rate", "{}", "--kill", "none"],
     ],
@@ -107,6 +109,29 @@ def test_no_time_is_endless_or_negative(words: list[str], number: str) -> None:
     done = CliRunner().invoke(main, [word.format(number) for word in words])
     assert done.exit_code == 2
     assert number in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--etcd", "nonsense"], "'--etcd': got 'nonsense'; expected a URL"),
+        (["--etcd", "http://a:1", "--etcd-ca-file", "/none"], "'--etcd-ca-file': got '/none': No such file"),
+        (["--etcd", "http://a:1", "--advertise", "nonsense"], "--advertise: must be an absolute URL"),
+        (["--etcd", "http://a:1", "--id", "a b"], "--id: "),
+    ],
+)
+def test_a_cluster_that_nothing_can_join_is_wrong_usage(words: list[str], problem: str) -> None:
+    """A member with an address that is not a URL would be in Etcd, but no other member could call it."""
+
+    @click.command()
+    @cluster_options
+    def joins(cluster: ClusterOptions) -> None:
+        cluster.open_etcd().close()
+        cluster.member("http://127.0.0.1:1")
+
+    done = CliRunner().invoke(joins, words)
+    assert done.exit_code == 2
+    assert problem in done.stderr
 
 
 def test_a_timeout_that_the_client_refuses() -> None:
