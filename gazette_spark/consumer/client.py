@@ -30,6 +30,7 @@ from gazette_spark.consumer.specs import (
 )
 from gazette_spark.errors import (
     GazetteError,
+    JournalNotFoundError,
     MessageError,
     ProtocolError,
     ShardStatusError,
@@ -228,12 +229,19 @@ class ShardClient(Closing):
         }
 
     def lags(self, client: Client, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, dict[str, int]]:
-        """Return the unread bytes of each source, by shard, for the shards that run."""
+        """Return the unread bytes of each source that exists, by shard, for the shards that run."""
         progress = self.progress_of(shards)
         journals = {journal for reached in progress.values() for journal in reached.read_through}
-        heads = client.highest_heads(sorted(journals))
+        heads: dict[str, int] | None = None
+        while heads is None:
+            try:
+                heads = client.highest_heads(sorted(journals))
+            except JournalNotFoundError as error:
+                # It was just deleted, and its shard has not failed yet.
+                deleted = error.journal.partition(";")[0]
+                journals = {name for name in journals if name.partition(";")[0] != deleted}
         return {
-            shard_id: {journal: heads[journal] - at for journal, at in reached.read_through.items()}
+            shard_id: {name: heads[name] - at for name, at in reached.read_through.items() if name in heads}
             for shard_id, reached in progress.items()
         }
 

@@ -493,6 +493,15 @@ def test_referenced_journals_are_verified(tmp_path: Path) -> None:
             verify(logs="other")
 
 
+def test_lags_without_sources_that_were_just_deleted(served: Served, tmp_path: Path) -> None:
+    """Until their shards fail, the lags of all others are known."""
+    served.put("shard-1")
+    with EmbeddedBroker(tmp_path) as broker, Client(broker.endpoint) as client:
+        client.create_journals(journal_spec("shop/clicks"))
+        client.append("shop/clicks", b"four")
+        assert served.client.lags(client, served.client.list_shards()) == {"shard-1": {"shop/clicks": 4}}
+
+
 def test_a_refusal_says_more_than_the_end_of_the_deadline() -> None:
     """The last attempt is short, so its timeout must not hide the reason of the one before."""
     late = UnavailableError("http://127.0.0.1:1", NO_ANSWER)
