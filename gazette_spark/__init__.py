@@ -104,6 +104,7 @@ def register(spark: SparkSession) -> None:
     from gazette_spark.errors import MissingPackageError
 
     try:
+        from gazette_spark._delta.session import register_sources
         from gazette_spark._delta_format import DeltaFormat
         from gazette_spark._iceberg_format import IcebergFormat
         from gazette_spark.source import GazetteDataSource
@@ -112,9 +113,7 @@ def register(spark: SparkSession) -> None:
             raise
         raise MissingPackageError("Spark is not installed") from None
 
-    spark.dataSource.register(GazetteDataSource)
-    spark.dataSource.register(DeltaFormat)
-    spark.dataSource.register(IcebergFormat)
+    register_sources(spark, GazetteDataSource, DeltaFormat, IcebergFormat)
 
 
 def gaps(spark: SparkSession, path: str | None = None, **options: str) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Finds the session of a thread, and changes settings of a session for one statement."""
+"""Finds the session of a thread, registers data sources with a session, and changes its settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
+from gazette_spark._delta.files import is_classic
 from gazette_spark.errors import OptionError
 
 
@@ -20,6 +22,27 @@ def session_or_active(spark: SparkSession | None) -> SparkSession:
     if session is None:
         raise OptionError("spark", "none, and no session is active in this thread", "a SparkSession")
     return session
+
+
+def register_sources(spark: SparkSession, *sources: type[DataSource]) -> None:
+    """Register data sources with a session, even if the active session of this thread already has them."""
+    if not is_classic(spark):
+        for source in sources:
+            spark.dataSource.register(source)
+        return
+    assert spark._jvm is not None
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession
+    # Spark looks for the name in the active session, and refuses a name that only that session has.
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        for source in sources:
+            spark.dataSource.register(source)
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 @contextmanager

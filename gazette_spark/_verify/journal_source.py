@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
+from gazette_spark._delta.session import register_sources
 from gazette_spark._formats.framing import Block, RecordFraming, bounded
 from gazette_spark._formats.metadata import ACK_OFFSET
 from gazette_spark._formats.raw import ChunkFraming
@@ -178,7 +179,7 @@ def read_records(
         places: Whether to add ``place``, the offset that decides to which range a record belongs. For a
             committed message it is the offset of its acknowledgement.
     """
-    spark.dataSource.register(AuditSource)
+    register_sources(spark, AuditSource)
     reader = spark.read.format(AuditSource.name()).schema(record_schema(values=values, places=places))
     return reader.options(**options, plan=plan_text(plan)).load()
 

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from gazette_spark import Client, DeltaSink, EmbeddedBroker
 from gazette_spark._delta import start_query
+from gazette_spark._delta.session import register_sources
 from gazette_spark._options.source import parse_options
 from gazette_spark.client import journal_spec
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
@@ -77,6 +78,14 @@ def journals(
     made = Journals(spark, embedded_broker, client, fresh_prefix)
     made.create("a")
     return made
+
+
+def test_a_source_is_registered_with_several_sessions(spark: SparkSession) -> None:
+    """Spark refuses a name that the active session of the thread has, even in another session."""
+    active = SparkSession.getActiveSession()
+    for session in (spark, spark.newSession(), spark):
+        register_sources(session, TrackingGazette)
+    assert SparkSession.getActiveSession() is active
 
 
 def untold(journals: Journals, **options: str) -> DataFrame:
