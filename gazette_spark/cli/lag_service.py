@@ -147,7 +147,9 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
     # To stderr, because programs that start the server read its address from stdout.
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("gazette_spark.lag").setLevel(options["log_level"].upper())
-    with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
+    with interrupted_by_signals(), ExitStack() as clients:
+        client = clients.enter_context(_client(options))
+        consumers = clients.enter_context(_consumers(options))
         # Both times must pass: a minute decides if polls are frequent, three intervals if they are rare.
         stale_after_ms = round(max(STALE_AFTER_S, STALE_ROUNDS * options["interval_s"]) * 1000)
         monitor = _monitor(options, options["expire_cache_s"], stale_after_ms)
@@ -178,6 +180,7 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
             listen=listen,
             interval_s=options["interval_s"],
             notifier=notifier,
+            interrupt=clients.close,
         ) as service:
             click.echo(f"listening on {service.address}")
             try:

@@ -64,6 +64,8 @@ class LagService:
         listen: ``host:port``, with port 0 for any free port; see :attr:`address`.
         interval_s: Seconds between two rounds of polls.
         notifier: Gets each group's verdict after each round.
+        interrupt: Ends a poll that waits for an answer when the service is closed, for example by closing the
+            feeds' clients.
 
     Raises:
         OptionError: ``listen`` is malformed, or the address cannot be used.
@@ -77,11 +79,13 @@ class LagService:
         listen: str = "127.0.0.1:8000",
         interval_s: float = 10.0,
         notifier: Notifier | None = None,
+        interrupt: Callable[[], None] | None = None,
     ) -> None:
         self._api = api
         self._feeds = feeds
         self._interval_s = interval_s
         self._notifier = notifier
+        self._interrupt = interrupt
         host, port = parse_listen(listen)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # Bound here instead of by uvicorn, so that a port in use raises an error here, and port 0 is already
@@ -138,6 +142,8 @@ class LagService:
         self._ended.set()
         # uvicorn checks this flag, and finishes the requests in progress.
         self._server.should_exit = True
+        if self._interrupt is not None:
+            self._interrupt()
         for thread in self._threads:
             thread.join(STOP_TIMEOUT_S)
         self._socket.close()
@@ -148,6 +154,8 @@ class LagService:
         now_ms = clock()
         monitor: Monitor = self._api.monitor
         failures = tuple(poll_all(self._feeds, monitor, now_ms))
+        if self._ended.is_set():
+            return  # Polls that were interrupted say nothing about their feeds.
         for failure in failures:
             # A failure is logged when it begins, not in every round.
             if failure not in self._failures:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import httpx
 import pytest
 
+from gazette_spark.errors import ClosedError
 from gazette_spark.lag import server
 from gazette_spark.lag.api import Api
+from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.server import LagService
 from tests.unit.lag.test_api import CONFIG, NOW_MS, empty_monitor
 from tests.waiting import wait_until
@@ -23,6 +26,29 @@ def served() -> Iterator[LagService]:
     api = Api(empty_monitor(), lambda: NOW_MS, "a-host", CONFIG, logger=logger)
     with LagService(api, [], listen="127.0.0.1:0") as service:
         yield service
+
+
+class WaitingFeed:
+    """A feed whose poll waits for an answer."""
+
+    groups = ()
+
+    def __init__(self) -> None:
+        self.is_polled, self.is_closed = threading.Event(), threading.Event()
+
+    def poll(self, _monitor: Monitor, _now_ms: int) -> None:
+        self.is_polled.set()
+        self.is_closed.wait()
+        raise ClosedError("client", "it is closed")
+
+
+def test_a_poll_that_waits_does_not_delay_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    feed = WaitingFeed()
+    api = Api(empty_monitor(), lambda: NOW_MS, "a-host", CONFIG)
+    with LagService(api, [feed], listen="127.0.0.1:0", interrupt=feed.is_closed.set):
+        assert feed.is_polled.wait(30)
+    assert not [thread for thread in threading.enumerate() if thread.name == "lag-poll"]
+    assert not [record for record in caplog.records if "cannot be read" in record.getMessage()]
 
 
 def connection(service: LagService) -> socket.socket:
