@@ -15,8 +15,12 @@ from click.testing import CliRunner
 
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.cli.cluster_options import ClusterOptions, cluster_options
+from gazette_spark.cli.journal_specs import show_listing
 from gazette_spark.cli.main import COMMANDS, SECTIONS, main
+from gazette_spark.cli.output import Printer
+from gazette_spark.client import Client, journal_spec
 from gazette_spark.errors import JournalNotFoundError, UnavailableError
+from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.version import VERSION
 
 
@@ -171,6 +175,21 @@ def test_a_full_disk_is_an_error_of_one_line(tmp_path: Path) -> None:
         1,
         "Error: cannot write the output or a temporary file: No space left on device\n",
     )
+
+
+def test_heads_of_a_listing_with_journals_that_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Brokers refuse to read a write-only journal, and a journal may be deleted after the listing."""
+    with EmbeddedBroker(tmp_path) as broker, Client(broker.endpoint) as client:
+        specs = [journal_spec(f"shop/{name}") for name in ("clicks", "deleted", "written")]
+        specs[2].flags = pb.JournalSpec.O_WRONLY
+        client.create_journals(*specs)
+        client.append("shop/clicks", b"four")
+        listing = client.list_all_journals()
+        client.apply([pb.ApplyRequest.Change(delete="shop/deleted", expect_mod_revision=-1)])
+        show_listing(client, listing, Printer("table"), ["name", "write_head"], [])
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]] == ["4", "<none>", "<none>"]
 
 
 PLACES = [
