@@ -428,7 +428,9 @@ def test_an_empty_text_is_no_value_of_a_partition_that_is_not_null(tmp_path: Pat
     stream = Stream(tmp_path)
     columns = pa.schema([pa.field("journal", pa.string(), nullable=False), ("n", pa.int64())])
     DeltaTable.create(str(stream.table), columns, partition_by=["journal"])
-    with pytest.raises(TableRefusedError, match=r"column journal is NOT NULL, but 2 rows have an empty string"):
+    with pytest.raises(
+        TableRefusedError, match=r"column journal is NOT NULL, but 2 rows have an empty string"
+    ):
         stream.write(pa.RecordBatch.from_pydict({"journal": ["a", "", ""], "n": [1, 2, 3]}))
     assert not [*stream.table.rglob("*.parquet")]
 
