@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from gazette_spark._delta.files import is_classic
+from gazette_spark._delta.files import is_classic, java_class
 from gazette_spark.errors import OptionError
 
 
@@ -30,8 +30,7 @@ def register_sources(spark: SparkSession, *sources: type[DataSource]) -> None:
         for source in sources:
             spark.dataSource.register(source)
         return
-    assert spark._jvm is not None
-    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession
+    sessions = java_class(spark, "org.apache.spark.sql.classic.SparkSession")
     # Spark looks for the name in the active session, and refuses a name that only that session has.
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)
