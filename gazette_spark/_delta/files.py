@@ -268,8 +268,8 @@ def is_classic(spark: SparkSession) -> bool:
 def java_class(spark: SparkSession, name: str) -> Any:  # noqa: ANN401 - Java's
     """Return a class of the session's JVM by its full name.
 
-    For ``jvm.java.util.UUID``, py4j first looks for classes ``java`` and ``java.util`` in all jars, which
-    takes milliseconds for each.
+    If a class is named step by step, py4j looks for each of its packages in all jars, as if it were a class,
+    which takes milliseconds.
     """
     return getattr(spark._jvm, name)
 
