@@ -143,19 +143,23 @@ class Sources:
             # A journal with new messages has not lost its end, so brokers need not be asked.
             quiet = {name: offset for name, offset in read_to.items() if previous.get(name, offset) == offset}
             previous = read_to
-            try:
-                for journal, head in self._client.settled_heads(quiet).items():
-                    if head.write_head < quiet[journal]:
-                        raise SourceLossError(journal, quiet[journal], head.write_head, head.doubt)
-            except SourceLossError as error:
-                self.inbox.fail(error)
-                return
-            except GazetteError as error:  # The journal's reader waits or fails because of the same problem.
-                logger.debug("shard.heads_not_known shard=%s cause=%s", self._spec.id, error)
-            except Exception as error:  # noqa: BLE001  # For example, from the client's function for tokens.
-                # Without this thread, a later loss would go unnoticed.
-                self.inbox.fail(error)
-                return
+            # One after the other, so that a journal whose head cannot be read does not hide another's loss.
+            for journal, offset in quiet.items():
+                if self._closing.is_set():
+                    return
+                try:
+                    head = self._client.settled_heads({journal: offset})[journal]
+                    if head.write_head < offset:
+                        raise SourceLossError(journal, offset, head.write_head, head.doubt)
+                except SourceLossError as error:
+                    self.inbox.fail(error)
+                    return
+                except GazetteError as error:  # The journal's reader waits or fails for the same reason.
+                    logger.debug("shard.heads_not_known shard=%s cause=%s", self._spec.id, error)
+                except Exception as error:  # noqa: BLE001  # For example, from the client's function for tokens.
+                    # Without this thread, a later loss would go unnoticed.
+                    self.inbox.fail(error)
+                    return
             self._closing.wait(WATCH_S)
 
 

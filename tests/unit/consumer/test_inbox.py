@@ -7,10 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from gazette_spark.consumer.sources import Inbox
-from gazette_spark.errors import RecordError
+from gazette_spark.client import Client
+from gazette_spark.consumer import JsonMessage, shard_spec
+from gazette_spark.consumer.sources import Inbox, Sources
+from gazette_spark.errors import RecordError, SourceLossError
 from gazette_spark.message import Envelope
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON
+from gazette_spark.testing.stub_broker import Act, Hang, StubBroker, not_yet
 from tests.rig.histories import messages
+from tests.unit.client.listings import message
 
 ENVELOPES = messages("A1O A2O A3O")
 WAIT_S = 30.0
@@ -97,3 +104,34 @@ def test_messages_do_not_end_another_wait() -> None:
     inbox.wake()
     waiter.join(WAIT_S)
     assert not waiter.is_alive()
+
+
+def test_a_loss_beside_a_source_without_brokers() -> None:
+    """A journal whose head cannot be read does not hide the loss of another one."""
+
+    def read(request: pb.ReadRequest) -> list[Act]:
+        if request.journal == "a/idle":
+            return [pb.ReadResponse(status=pb.INSUFFICIENT_JOURNAL_BROKERS)]
+        return [not_yet(4)] if request.metadata_only else [Hang()]
+
+    def list_one(request: pb.ListRequest) -> list[Act]:
+        found = message(request.selector.include.labels[0].value, revision=1)
+        found.journals[0].spec.labels.labels.add(name=CONTENT_TYPE, value=CONTENT_TYPE_NDJSON)
+        return [found]
+
+    spec = shard_spec("shard", ["a/idle", "a/lost"])
+    reached = {journal: pc.Checkpoint.Source(read_through=10) for journal in ("a/idle", "a/lost")}
+    with StubBroker() as broker, Client(broker.endpoint, timeout_s=1) as client:
+        broker.script("Read", read)
+        broker.script("List", list_one)
+        broker.script("Append", [pb.AppendResponse(status=pb.NOT_ALLOWED)])
+        stopping = threading.Event()
+        sources = Sources(client, JsonMessage.parse, spec, stopping)
+        try:
+            sources.start(pc.Checkpoint(sources=reached))
+            sources.inbox.wait(WAIT_S, for_messages=True)
+            with pytest.raises(SourceLossError, match="a/lost"):
+                sources.inbox.take()
+        finally:
+            stopping.set()
+            sources.close()
