@@ -157,7 +157,7 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
         other_clusters = {}
         for text in options["other_clusters"]:
             name, address = named(text)
-            if name is None or not address.startswith(("http://", "https://")):
+            if name is None or _parts_of(address, "http", "https") is None:
                 raise click.UsageError(
                     f"--other-cluster {masked_url(text)!r}: expected NAME=URL of another monitor"
                 )

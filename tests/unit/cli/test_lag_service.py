@@ -64,6 +64,8 @@ def test_a_command_that_no_shell_would_take(command: str, problem: str) -> None:
         (["--notify-template", __file__], "--notify-template is for --notify-webhook"),
         (["--notify-groups", "("], "expected a regular expression"),
         (["--other-cluster", "http://127.0.0.1:1"], "expected NAME=URL of another monitor"),
+        (["--other-cluster", "west=http://"], "expected NAME=URL of another monitor"),
+        (["--other-cluster", "west=https://[west"], "expected NAME=URL of another monitor"),
         (["--listen", "8000"], "option 'listen': got '8000'; expected host:port"),
     ],
 )
