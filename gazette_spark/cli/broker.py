@@ -16,6 +16,7 @@ from gazette_spark.errors import GazetteError
 
 if TYPE_CHECKING:
     from gazette_spark.broker import LocalCluster
+    from gazette_spark.protocol.tokens import KeySet
 
 
 @click.group()
@@ -91,7 +92,7 @@ def serve(  # noqa: PLR0917 - one argument per option
     gateway_without_token: bool,
     pulse_interval: float,
     fsync: bool,
-    auth_keys: str | None,
+    auth_keys: KeySet | None,
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
@@ -112,7 +113,7 @@ def serve(  # noqa: PLR0917 - one argument per option
         "storage": StorageSettings(fsync, pulse_interval, fragment_urls),
         "serving": ServingSettings(max_append_rate=max_append_rate),
         "gateway": gateway,
-        "auth_keys": auth_keys or None,
+        "auth_keys": auth_keys,
     }
     # The brokers of a local cluster call each other without certificates.
     if replicas > 1 and tls_cert is not None:

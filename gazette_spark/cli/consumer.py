@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gazette_spark.consumer._cluster.host import ClusterHost
     from gazette_spark.consumer.application import Application
     from gazette_spark.consumer.local import LocalHost
+    from gazette_spark.protocol.tokens import KeySet
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def serve(  # noqa: PLR0915, PLR0917 - steps in order; one argument per option
     name: str,
     address: str,
     port: int,
-    auth_keys: str | None,
+    auth_keys: KeySet | None,
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
@@ -133,7 +134,7 @@ def serve(  # noqa: PLR0915, PLR0917 - steps in order; one argument per option
     with ExitStack() as stack:
         client = stack.enter_context(make_connect(endpoint, timeout)())
         server = stack.enter_context(
-            ShardServer(port=port, address=address, auth_keys=auth_keys or None, tls=tls, peer_tls=peer_tls)
+            ShardServer(port=port, address=address, auth_keys=auth_keys, tls=tls, peer_tls=peer_tls)
         )
         # A shard whose journal is missing would be FAILED and be restarted repeatedly. This check reports the
         # problem immediately.

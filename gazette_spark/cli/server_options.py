@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from gazette_spark.cli.main import Integer
+from gazette_spark.cli.main import Integer, usage_errors
 
 if TYPE_CHECKING:
     from gazette_spark._server.tls import ServerTls
+    from gazette_spark.protocol.tokens import KeySet
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -32,6 +33,7 @@ def security_of_server(variable: str) -> Callable[[Decorated], Decorated]:
             "--auth-keys",
             envvar=variable,
             metavar="KEYS",
+            callback=_parse_keys,
             help=f"Base64 keys that verify tokens. Prefer ${variable}: others can see a command line.",
         )
         cert = click.option("--tls-cert", type=_FILE, help="PEM certificate of this server.")
@@ -46,6 +48,14 @@ def security_of_server(variable: str) -> Callable[[Decorated], Decorated]:
     return decorate
 
 
+def _parse_keys(_context: click.Context, _option: click.Parameter, text: str | None) -> KeySet | None:
+    from gazette_spark.protocol.tokens import KeySet
+
+    with usage_errors():
+        return KeySet.parse(text, "--auth-keys") if text else None
+
+
+@usage_errors()
 def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
     """Return the TLS settings of the options; None for plain text."""
     from gazette_spark._server.tls import ServerTls

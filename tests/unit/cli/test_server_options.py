@@ -11,6 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from gazette_spark.cli.cluster_options import ClusterOptions, cluster_options
+from gazette_spark.cli.main import main
+
+SERVERS = (["broker", "serve"], ["consumer", "serve", "gazette_spark.consumer.examples.word_count:WordCount"])
 
 PROGRAM = """
 import signal, sys, threading, time
@@ -48,3 +51,18 @@ def test_a_malformed_address_of_etcd_is_wrong_usage() -> None:
 
     answer = CliRunner().invoke(serve, ["--etcd", "localhost:2379"])
     assert (answer.exit_code, "option '--etcd': got 'localhost:2379'" in answer.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", SERVERS, ids=["broker", "consumer"])
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--auth-keys", "!"], "option '--auth-keys': got a key at index 0 that is not base64"),
+        (["--tls-cert", __file__, "--tls-key", __file__], "option 'tls': got"),
+    ],
+)
+def test_malformed_keys_and_certificates_are_wrong_usage(
+    command: list[str], options: list[str], problem: str
+) -> None:
+    answer = CliRunner().invoke(main, [*command, *options])
+    assert (answer.exit_code, problem in answer.stderr) == (2, True)
