@@ -276,7 +276,7 @@ def chosen_selector(journal: str | None, selector: str) -> str:
 
 
 def chosen_journals(client: Client, journal: str | None, selector: str) -> list[pb.JournalSpec]:
-    """Return the specs of the selected journals, ascending by name.
+    """Return the specs of the selected journals, ascending by name; of a selector, without write-only ones.
 
     Raises:
         JournalNotFoundError: there is no journal of that name.
@@ -290,7 +290,11 @@ def chosen_journals(client: Client, journal: str | None, selector: str) -> list[
     specs = [journal.spec for journal in client.list_journals(selected)]
     if not specs:
         click.echo(f"no journals match {selector!r}", err=True)
-    return specs
+    for spec in specs:
+        # Brokers refuse to read it, which would end the command for all other journals.
+        if spec.flags == pb.JournalSpec.O_WRONLY:
+            click.echo(f"{spec.name} is left out, because it is write-only", err=True)
+    return [spec for spec in specs if spec.flags != pb.JournalSpec.O_WRONLY]
 
 
 def with_hint(client: Client, error: JournalNotFoundError) -> JournalNotFoundError:

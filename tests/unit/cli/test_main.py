@@ -192,6 +192,24 @@ def test_heads_of_a_listing_with_journals_that_have_none(
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]] == ["4", "<none>", "<none>"]
 
 
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [("fragments", '"end": 4'), ("gaps", ""), ("read", "four")],
+)
+def test_a_selection_with_a_write_only_journal(tmp_path: Path, command: str, output: str) -> None:
+    """Brokers refuse to read it, and its content is nothing that the command could show."""
+    with EmbeddedBroker(tmp_path) as broker, Client(broker.endpoint) as client:
+        specs = [journal_spec(f"shop/{name}") for name in ("clicks", "written")]
+        specs[1].flags = pb.JournalSpec.O_WRONLY
+        client.create_journals(*specs)
+        client.append("shop/clicks", b"four")
+        options = ["--broker", broker.endpoint, "-l", "prefix=shop/"]
+        options += [] if command == "read" else ["-o", "jsonl"]
+        answer = CliRunner().invoke(main, ["journals", command, *options])
+    assert (answer.exit_code, output in answer.stdout) == (0, True), answer.stderr
+    assert answer.stderr.splitlines()[0] == "shop/written is left out, because it is write-only"
+
+
 PLACES = [
     pytest.param(["--broker", "{url}", "journals", "list"], id="before the group"),
     pytest.param(["journals", "--broker", "{url}", "list"], id="group"),
