@@ -209,7 +209,9 @@ def applied(change: Any, key: str) -> dict[str, str]:  # noqa: ANN401 - of journ
     """Return the row of a change that was applied; ``key`` is the field with the item's name."""
     if change.delete:
         return {key: change.delete, "change": "delete"}
-    return {key: getattr(change.upsert, key), "change": "upsert"}
+    # The words of a dry run. A change at revision -1 does not require or exclude that the item existed.
+    words = {0: "create", -1: "create or change"}
+    return {key: getattr(change.upsert, key), "change": words.get(change.expect_mod_revision, "change")}
 
 
 def planned(change: Any, key: str, existing: Mapping[str, Any]) -> dict[str, str]:  # noqa: ANN401 - as above

@@ -183,7 +183,7 @@ def test_apply_in_batches(run: Command, wire: Wire, fresh_prefix: str) -> None:
         f"name: {fresh_prefix}\nreplication: 1\nfragment:\n  length: 1048576\n  compression_codec: NONE\n"
         f"  stores: ['file:///']\n  refresh_interval: 1s\nchildren:\n{children}"
     )
-    assert "upsert" in run.done("apply", "--max-txn-size", "2", stdin=tree)
+    assert run.done("apply", "--dry-run", stdin=tree) == run.done("apply", "--max-txn-size", "2", stdin=tree)
     found = wire.list(selector(labels(("prefix", fresh_prefix))))
     assert len({each.mod_revision for each in found}) == 3
 
