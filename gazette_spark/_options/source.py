@@ -217,8 +217,8 @@ class SourceOptions:
     resume_offsets: OffsetChoice | None = option(
         parse_resume_offsets,
         "Offsets at which a table ends; `DeltaSink.resume` sets it. A new query starts there, and at the "
-        "earliest in other selected journals. It overrides the other starting options, and ignores journals "
-        "that are deleted or not selected.",
+        "earliest in other selected journals. The same applies to journals that the query selects later. It "
+        "overrides the other starting options, and ignores journals that are deleted or not selected.",
         use="stream",
         form='JSON such as {"a/journal":1024}',
     )

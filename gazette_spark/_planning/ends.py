@@ -7,7 +7,7 @@ batch's bytes itself, in addition to the tasks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -50,6 +50,14 @@ class RangeResolver:
         # Nothing has been read, so there are no bytes to recognise the journals by, only their creations.
         prints = self._identities.pinned(start.read_through, self._selection.created)
         return replace(start, fingerprints=prints)
+
+    def added(self, journals: Sequence[str]) -> Mapping[str, int]:
+        """Return where a running query begins in journals that its position lacks."""
+        # A journal is missing from the position of a query that selected fewer journals when it started, even
+        # if an earlier query wrote rows of it. Its first byte would overlap the table.
+        if journals and self._view.options.resume_offsets is not None:
+            return self._starts(journals).read_through
+        return self._view.map_journals(self._view.client.first_offset, journals)
 
     def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
         """Return the start and the end of a batch query in each journal."""

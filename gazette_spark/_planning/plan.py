@@ -12,8 +12,8 @@ A position moves like this:
 2. Each later batch ends where the read limits allow, moved to the end of a whole record
    (:meth:`Planner.next`). A half-written record waits for a later batch.
 3. A journal that appears later is pinned the same way: the batch in which it appears records its first
-   available offset and reads nothing of it. The deletion of a journal is also recorded by a batch, which may
-   be empty.
+   available offset, or its end in the table that ``resumeOffsets`` describes, and reads nothing of it. The
+   deletion of a journal is also recorded by a batch, which may be empty.
 
 Each position has the state of the journals at its time (see ``offsets``). ``selection`` uses that state when
 a journal is gone, and ``identities`` when a journal may be another one of the same name.
@@ -155,36 +155,39 @@ class Planner:
         """
         # The options decide this position. There is no checkpoint that could belong to another source.
         self._from_checkpoint = False
-        options, first = self._view.options, self._resolver.initial()
-        if not options.reads_committed:
+        first = self._resolver.initial()
+        if not self._view.options.reads_committed:
             return first.at("initial")
+        return replace(first, starts=self._message_starts(first.read_through)).at("initial")
 
+    def _message_starts(self, firsts: Mapping[str, int]) -> dict[str, int]:
+        """Return the offsets since which messages of journals count that the query starts at ``firsts``."""
         # The messages of a new query begin at its start. A query that continues a table needs the states of
         # producers that the table's query had, because a transaction open at its end began earlier.
+        options = self._view.options
         resumed = options.resume_offsets.named if options.resume_offsets else {}
         # A journal that the table lacks, or whose first bytes after the table's end are gone, has no states
         # to continue: its messages begin at its start.
-        names = [name for name, offset in first.read_through.items() if 0 < resumed.get(name, 0) == offset]
-        starts = dict(first.read_through)
-        if names:
-            files = StateFiles(options.state_location or "", options.uuid_path or "")
+        names = [name for name, offset in firsts.items() if 0 < resumed.get(name, 0) == offset]
+        if not names:
+            return dict(firsts)
+        files = StateFiles(options.state_location or "", options.uuid_path or "")
 
-            def start_of(journal: str) -> int:
-                # The file may be of any query. States follow from the journal's bytes since that query's
-                # start, which the file names and this query takes over.
-                loaded = files.load(journal, starts[journal], None)
-                if loaded is None:
-                    raise OffsetError(
-                        "resumeOffsets continues at a table's end, but stateLocation does not have the "
-                        "states of producers there, so the open transactions are unknown. Set the "
-                        "stateLocation of the table's query",
-                        journal,
-                        starts[journal],
-                    )
-                return loaded[1]
+        def start_of(journal: str) -> int:
+            # The file may be of any query. States follow from the journal's bytes since that query's start,
+            # which the file names and this query takes over.
+            loaded = files.load(journal, firsts[journal], None)
+            if loaded is None:
+                raise OffsetError(
+                    "resumeOffsets continues at a table's end, but stateLocation does not have the "
+                    "states of producers there, so the open transactions are unknown. Set the "
+                    "stateLocation of the table's query",
+                    journal,
+                    firsts[journal],
+                )
+            return loaded[1]
 
-            starts |= self._view.map_journals(start_of, names)
-        return replace(first, starts=starts).at("initial")
+        return {**firsts, **self._view.map_journals(start_of, names)}
 
     def freeze(self, ends: JournalOffsets | None = None) -> None:
         """Take the current write heads, or ``ends``, as the final ends of this run."""
@@ -349,7 +352,7 @@ class Planner:
 
         # A journal that appeared is pinned at its first offset. Without that record a restart would start at
         # the journal's first offset at that time, and lose what retention had deleted in between.
-        firsts = view.map_journals(view.client.first_offset, added)
+        firsts = self._resolver.added(added)
         reached = {**begins, **ends, **firsts}
         # Spark runs a batch if the text of the position differs. A list at a newer revision alone must not
         # cause one, so this is the given position, not an equal one with that revision.
@@ -389,13 +392,13 @@ class Planner:
             # is paused.
             recorded_heads = {name: start.heads[name] for name in selection.paused if name in start.heads}
             recorded_heads |= {name: head for name, head in heads.items() if head > reached[name]}
+        new = {name: offset for name, offset in reached.items() if name not in start.read_through}
         starts: dict[str, int] = {}
         if self._view.options.reads_committed:
             # A journal's start never changes, because states at an offset follow from the bytes since the
-            # start. A journal that appears in this batch starts at its pinned offset, which is its end here.
-            earliest = {**reached, **start.read_through, **start.starts}
+            # start.
+            earliest = {**self._message_starts(new), **start.read_through, **start.starts}
             starts = {name: earliest[name] for name in reached}
-        new = {name: offset for name, offset in reached.items() if name not in start.read_through}
         fingerprints = identities.pinned(new, selection.created)
         fingerprints |= identities.finish(reached, selection.created)
         return JournalOffsets(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from gazette_spark._planning import plan as plan_module
 from gazette_spark._planning.admission import ReadLimits
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.plan import TAIL_BYTES, Planner, stream_planner
+from gazette_spark._planning.states import StateFiles
 from gazette_spark.client._read.heads import Tail
 from gazette_spark.errors import (
     DataLossError,
@@ -25,6 +27,7 @@ from gazette_spark.errors import (
     OptionError,
     RecordError,
 )
+from gazette_spark.message.bulk_sequencer import ProducerStates
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.labels import parse_selector
 from tests.oracles.brokers import FIXED, FakeClient, FakeJournal, at, lines, planner_of
@@ -497,6 +500,27 @@ def test_a_pattern_that_is_narrowed_keeps_the_offsets_of_what_it_leaves_out() ->
     other, _ = planner_of(journals, journalsPattern="log/c.*")
     with pytest.raises(OptionError, match=r"'journalsPattern': got 'log/c\.\*', which matches no journal"):
         other.initial()
+
+
+def test_a_journal_that_is_selected_later_goes_on_at_the_tables_end() -> None:
+    """The checkpoint began under a narrower selection, so it lacks a journal of which the table has rows."""
+    journals = {f"log/{name}": FakeJournal(lines(3), begin=9 if name == "c" else 0) for name in "abc"}
+    planner, _ = planner_of(journals, resumeOffsets='{"log/a":10,"log/b":20}')
+    pinned = planner.next(at(a=20))
+    assert pinned == at(a=30, b=20, c=9)
+    assert planner.next(pinned) == at(a=30, b=30, c=39)
+
+
+def test_messages_of_a_journal_that_is_selected_later_count_since_the_tables_query(tmp_path: Path) -> None:
+    """A transaction that is open at the table's end began before it."""
+    journals = {"log/a": FakeJournal(lines(3)), "log/b": FakeJournal(lines(3))}
+    options = {"isolationLevel": "read_committed", "stateLocation": str(tmp_path)}
+    planner, _ = planner_of(journals, resumeOffsets='{"log/b":20}', **options)
+    start = replace(at(a=10), starts={"log/a": 10})
+    with pytest.raises(OffsetError, match="stateLocation does not have the states"):
+        planner.next(start)
+    StateFiles(str(tmp_path)).save("log/b", 20, 5, ProducerStates.none())
+    assert planner.next(start).starts == {"log/a": 10, "log/b": 5}
 
 
 def test_available_now_ends_at_the_heads_taken_at_its_start() -> None:
