@@ -27,8 +27,8 @@ from gazette_spark.offsets import FINGERPRINT_BYTES, JournalOffsets
 log = logging.getLogger(__name__)
 
 RESTORE = (
-    ". The checkpoint was edited, or belongs to other journals: restore it, or start with a new one and "
-    "startingOffsets"
+    ". The checkpoint was edited, belongs to other journals, or is of a run with another framing: restore "
+    "it, set that framing again, or start with a new one and startingOffsets"
 )
 """Advice about an invalid position."""
 

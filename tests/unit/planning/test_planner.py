@@ -634,6 +634,16 @@ def test_a_position_inside_a_record_is_refused(content: bytes, content_type: str
     assert planner_of(journals, failOnDataLoss="false")[0].pieces(start, end)
 
 
+def test_a_position_inside_a_record_may_be_of_another_framing() -> None:
+    """A run with framing=none also reads half a record, so the checkpoint need not be damaged."""
+    journals = {"log/a": FakeJournal(b"one\ntw")}
+    half = planner_of(journals, framing="none")[0].next(at(a=0))
+    assert half == at(a=6)
+    journals["log/a"].content = b"one\ntwo\n"
+    with pytest.raises(OffsetError, match=r"'log/a': the query checkpoint's .* a run with another framing"):
+        planner_of(journals)[0].pieces(half, at(a=8))
+
+
 def test_a_position_is_looked_at_when_a_query_goes_on() -> None:
     """The check runs once, because positions that the planner decides itself need none."""
     planner, client = planner_of({"log/a": FakeJournal(lines(9)), "log/b": FakeJournal(lines(9), begin=50)})
