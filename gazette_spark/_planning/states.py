@@ -138,15 +138,16 @@ class StateFiles:
         # By another place, messages that wait would be lost, and messages that are rows could be rows again.
         # Locators are compared because the default may be written out, and because it depends on the type.
         content_type, place = written.get("contentType"), written.get("uuidPath", "")
-        if (
-            self._uuid_path is not None
-            and content_type is not None
-            and locator_for(content_type, self._uuid_path) != locator_for(content_type, place)
-        ):
-            of_query, of_file = (repr(text) if text else "the default" for text in (self._uuid_path, place))
-            got = f"{of_query}, but the query of {path} has {of_file}"
-            expected = "the same place, or a new query with its own checkpoint and stateLocation"
-            raise OptionError("uuidPath", got, expected)
+        if self._uuid_path is not None and content_type is not None:
+            is_same = False
+            # The place is invalid for the file's type if the journal has another content type now.
+            with suppress(OptionError):
+                is_same = locator_for(content_type, self._uuid_path) == locator_for(content_type, place)
+            if not is_same:
+                of_query, of_file = (repr(p) if p else "the default" for p in (self._uuid_path, place))
+                got = f"{of_query}, but the query of {path} has {of_file} in {content_type}"
+                expected = "the same place and type, or a new query with its own checkpoint and stateLocation"
+                raise OptionError("uuidPath", got, expected)
         return _states(table, int(written["newest"])), int(written["start"])
 
     def older(self, journal: str, before: int, since: int) -> list[int]:

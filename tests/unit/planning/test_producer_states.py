@@ -52,6 +52,15 @@ def check_states_are_read_back(location: str) -> None:
     assert files.load("log/b", 2000, 100) is None
 
 
+def test_another_place_of_uuids_is_refused_by_its_type(tmp_path: Path) -> None:
+    """The place may be valid only for the type that the journal has now, which is then the cause."""
+    StateFiles(str(tmp_path), "/id", "application/x-ndjson").save(JOURNAL, 2000, 100, STATES)
+    for place, content_type in (("/id2", "application/x-ndjson"), ("3", "text/csv"), ("3", None)):
+        message = f"'uuidPath': got '{place}', .*'/id' in application/x-ndjson"
+        with pytest.raises(OptionError, match=message):
+            StateFiles(str(tmp_path), place, content_type).load(JOURNAL, 2000, 100)
+
+
 def test_the_stored_form_is_read_as_it_was() -> None:
     found = StateFiles(f"file://{GOLDEN}").load("v1", 2000, 100)
     assert found is not None
