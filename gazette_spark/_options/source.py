@@ -433,7 +433,8 @@ class SourceOptions:
         parse_any_location,
         "Directory that stores the transactions that are open at the ends of batches. The driver and all "
         "executors must be able to read and write it, as a path or with pyarrow or fsspec. Required for a "
-        "stream with `isolationLevel=read_committed`. Each query needs its own directory.",
+        "stream with `isolationLevel=read_committed`. Each query needs its own directory, and so does "
+        "each source of a query if several read the same journals.",
     )
     include_acks: bool = option(
         parse_bool,
