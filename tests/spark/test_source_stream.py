@@ -189,7 +189,7 @@ def test_a_running_query_follows_its_journals(journals: Journals, tmp_path: Path
 
 
 SOAK_DAMAGES = {
-    '{"format_version":1,"journals":{"%s":3}}': "position is in the middle of a record: .* \\(offset 3\\)",
+    '{"format_version":1,"journals":{"%s":3}}': "position is in the middle of a record of .* \\(offset 3\\)",
     '{"format_version":1,"journals":{"%s":"3"}}': "an offset must be an integer, got '3'; expected the form",
     '{"format_version":9,"journals":{"%s":6}}': "a later release of gazette_spark wrote it",
     '{"orders":{"0":23}}': "OffsetError: format_version is None; expected the form",
