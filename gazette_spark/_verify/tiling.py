@@ -312,8 +312,13 @@ ROW_METRICS = {
 }
 """Metrics of commits by Spark and ``deltalake``, each with the fate of the counted rows."""
 
-WRITE_METRICS = {"numOutputRows": "added", "num_added_rows": "added"}
+WRITES = frozenset({"CREATE TABLE AS SELECT", "STREAMING UPDATE", "WRITE"})
+"""Operations of batches and of Delta's own streams."""
+
+WRITE_METRICS = {**ROW_METRICS, "numOutputRows": "added", "num_added_rows": "added"}
 """The same for writes; the metrics of a merge also count copied rows."""
+
+REMOVED_FILES = ("numRemovedFiles", "num_removed_files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,9 +338,13 @@ class OtherCommit:
 
 
 def changed_rows(row: HistoryRow) -> dict[str, int]:
-    """Return the numbers of rows that a commit added, updated and deleted, according to its metrics."""
-    names = WRITE_METRICS if row.operation == "WRITE" else ROW_METRICS
+    """Return the numbers of rows that a commit added, updated and deleted; empty if its metrics lack them."""
+    names = WRITE_METRICS if row.operation in WRITES else ROW_METRICS
     counts = {what: str(row.metrics[name]) for name, what in names.items() if name in row.metrics}
+    # Most overwrites do not count the rows that they remove.
+    removed = [number_in(str(row.metrics.get(name))) for name in REMOVED_FILES]
+    if row.operation in WRITES and any(removed) and "deleted" not in counts:
+        return {}
     numbers = {what: number_in(count) for what, count in counts.items()}
     return {what: number for what, number in numbers.items() if number is not None}
 

@@ -18,7 +18,7 @@ from gazette_spark._ledger.history import (
     read_state,
     visible_entries,
 )
-from gazette_spark._verify.tiling import changed_rows
+from gazette_spark._verify.tiling import changed_rows, commits_of_others
 from gazette_spark.errors import LedgerFormatError, RestoredError
 from gazette_spark.offsets import JournalOffsets
 
@@ -277,3 +277,31 @@ def test_a_commit_of_others_may_say_anything_about_itself(field: str, value: obj
     assert (state.entry and state.entry.attempt, state.table_version) == ("0", 1)
     assert changed_rows(row) == {}
     assert app_ids([row]) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "metrics", "rows"),
+    [
+        pytest.param("WRITE", {"num_added_rows": 3, "num_removed_files": 0}, {"added": 3}, id="append"),
+        pytest.param(
+            "STREAMING UPDATE", {"numOutputRows": "6", "numRemovedFiles": "0"}, {"added": 6}, id="stream"
+        ),
+        pytest.param("STREAMING UPDATE", {"numOutputRows": "2", "numRemovedFiles": "1"}, {}, id="complete"),
+        pytest.param("WRITE", {"num_added_rows": 0, "num_removed_files": 1}, {}, id="emptied by deltalake"),
+        pytest.param("WRITE", {"numOutputRows": "0", "numRemovedFiles": "1"}, {}, id="emptied by Spark"),
+        pytest.param(
+            "WRITE",
+            {"numOutputRows": "2", "numRemovedFiles": "1", "numDeletedRows": "1"},
+            {"added": 2, "deleted": 1},
+            id="replaceWhere",
+        ),
+        pytest.param(
+            "MERGE", {"numOutputRows": "9", "numTargetRowsInserted": "1"}, {"added": 1}, id="copied rows"
+        ),
+    ],
+)
+def test_metrics_count_the_changed_rows(operation: str, metrics: dict[str, object], rows: object) -> None:
+    """An overwrite does not count the rows of the files that it removes, so their number is unknown."""
+    commit = HistoryRow(1, operation, metrics=metrics)
+    assert changed_rows(commit) == rows
+    assert [each.rows for each in commits_of_others([commit], [])] == [rows]
