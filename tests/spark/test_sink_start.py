@@ -57,6 +57,8 @@ def test_a_damaged_log_is_named_in_one_line(stream: FileStream) -> None:
     stream.run()
     (commit,) = stream.table.glob("_delta_log/*1.json")
     commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
+    # Where Delta has its own checksum of the newest version, it reads the commit in the first batch only.
+    commit.with_suffix(".crc").unlink()
     commit.write_text("garbage\n")
     # The session must not have read the table before, because Delta caches snapshots.
     moved = stream.table.rename(stream.table.with_name("moved"))
