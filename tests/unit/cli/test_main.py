@@ -119,6 +119,7 @@ def test_no_time_is_endless_or_negative(words: list[str], number: str) -> None:
     ("words", "problem"),
     [
         (["--etcd", "nonsense"], "'--etcd': got 'nonsense'; expected a URL"),
+        (["--etcd", "localhost:2379"], "option '--etcd': got 'localhost:2379'"),
         (["--etcd", "http://a:1", "--etcd-ca-file", "/none"], "'--etcd-ca-file': got '/none': No such file"),
         (["--etcd", "http://a:1", "--advertise", "nonsense"], "--advertise: must be an absolute URL"),
         (["--etcd", "http://a:1", "--id", "a b"], "--id: "),

@@ -6,11 +6,9 @@ import signal
 import subprocess
 import sys
 
-import click
 import pytest
 from click.testing import CliRunner
 
-from gazette_spark.cli.cluster_options import ClusterOptions, cluster_options
 from gazette_spark.cli.main import main
 
 SERVERS = (["broker", "serve"], ["consumer", "serve", "gazette_spark.consumer.examples.word_count:WordCount"])
@@ -41,16 +39,6 @@ def test_a_signal_that_another_thread_gets_ends_the_wait(signum: signal.Signals)
     command = [sys.executable, "-c", PROGRAM, str(int(signum))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
-
-
-def test_a_malformed_address_of_etcd_is_wrong_usage() -> None:
-    @click.command
-    @cluster_options
-    def serve(cluster: ClusterOptions) -> None:
-        cluster.open_etcd()
-
-    answer = CliRunner().invoke(serve, ["--etcd", "localhost:2379"])
-    assert (answer.exit_code, "option '--etcd': got 'localhost:2379'" in answer.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", SERVERS, ids=["broker", "consumer"])
