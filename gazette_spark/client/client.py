@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn, Self, TypeVar, Unpack
 
@@ -55,7 +56,7 @@ from gazette_spark.protocol.tokens import KeySet
 T = TypeVar("T")
 
 MEMBER_TIMEOUT_S = 5.0
-"""Seconds that another member may take to report its write head. A hanging one is about to lose its lease."""
+"""Seconds that another member may take to answer. A hanging one is about to lose its lease."""
 
 SETTLED_AT_ONCE = 16
 """Maximum number of journals whose write heads are confirmed concurrently."""
@@ -443,17 +444,32 @@ class Client(Closing):
     def first_offset(self, journal: str) -> int:
         """Return the smallest offset that can be read; the write head of an empty journal."""
         options = FragmentsOptions(journal)
+
+        def first_of(connection: Connection, left_s: float) -> int | None:
+            listed = listing.list_fragments(connection, options, timeout_s=left_s, limit=1)
+            return listed[0].fragment.begin if listed else None
+
+        def first_of_any() -> int | None:
+            return self._retrying(first_of, dial=partial(self._dialer.for_member, journal))
+
         try:
-            first = self._retrying(
-                lambda connection, left_s: listing.list_fragments(
-                    connection, options, timeout_s=left_s, limit=1
-                ),
-                dial=partial(self._dialer.for_member, journal),
-            )
+            if (first := first_of_any()) is not None:
+                return first
+            # An empty journal begins at its head, because the next append is the first that can be read.
+            headers: dict[str, pb.Header] = {}
+            if (head := self._write_head(journal, headers)) == 0:
+                return 0
+            # But bytes before this head may be readable: they may have been appended since the fragments were
+            # listed, or be in the spools of members that were not asked. So all members are asked again.
+            firsts = [first_of_any()]
         except SuspendedError:
             return self.write_head(journal)
-        # An empty journal begins at its head: the next append is the first that can be read.
-        return first[0].fragment.begin if first else self.write_head(journal)
+        route = headers[journal].route if journal in headers else pb.Route()
+        for at in range(len(route.members)):
+            if (connection := self._dialer.to_member(route, at)) is not None:
+                with suppress(GazetteError):  # As for write heads, members that do not answer are ignored.
+                    firsts.append(first_of(connection, min(self._question_s, MEMBER_TIMEOUT_S)))
+        return min((first for first in firsts if first is not None), default=head)
 
     def list_fragments(
         self,

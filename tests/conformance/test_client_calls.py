@@ -11,6 +11,7 @@ import pytest
 
 from gazette_spark import Client
 from gazette_spark.client import journal_spec
+from gazette_spark.client._read import heads
 from gazette_spark.client._read.heads import SettledHead
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
@@ -50,6 +51,21 @@ def test_a_created_journal_takes_appends_at_once(client: Client, journal: str) -
     assert listed.spec.name == journal
     assert listed.mod_revision > 0
     assert client.append(journal, b"x").begin == 0
+
+
+def test_the_first_offset_of_a_journal_that_gets_its_first_bytes(
+    client: Client, journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that takes up a new journal must not begin after bytes that are appended at this moment."""
+    head_request = heads.head_request
+
+    def append_first(name: str) -> pb.ReadRequest:
+        client.append(name, LINES[0])
+        return head_request(name)
+
+    monkeypatch.setattr(heads, "head_request", append_first)
+    assert client.first_offset(journal) == 0
+    assert client.write_head(journal) == 2 * len(LINES[0])
 
 
 def test_list_by_prefix_and_label(client: Client, fresh_prefix: str) -> None:

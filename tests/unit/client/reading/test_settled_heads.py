@@ -157,6 +157,15 @@ def test_the_primary_is_asked(cluster: Cluster, client: Client) -> None:
         assert (request.do_not_proxy, request.min_etcd_revision) == (True, 7)
 
 
+def test_the_first_offset_in_the_spools_of_the_primary(cluster: Cluster, client: Client) -> None:
+    """A replica that has just joined has no bytes before its first append until it lists the stores again."""
+    cluster.joined.script("ListFragments", [pb.FragmentsResponse(header=cluster.header(1))])
+    cluster.joined.script("Read", [cluster.ends_at(1, REACHED)])
+    spool = pb.Fragment(journal=JOURNAL, begin=4, end=REACHED, compression_codec=pb.NONE)
+    cluster.primary.script("ListFragments", [pb.FragmentsResponse(fragments=[{"spec": spool}])])
+    assert client.first_offset(JOURNAL) == 4
+
+
 def test_many_primaries_are_asked(cluster: Cluster, client: Client) -> None:
     """Many heads are fetched by another code path, with the same result."""
     names = [f"{JOURNAL}-{number}" for number in range(100)]
