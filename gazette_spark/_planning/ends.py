@@ -66,7 +66,7 @@ class RangeResolver:
         start = self._starts(journals)
         # These heads are taken after those of the starts, and heads grow: a range from the write head to the
         # write head never ends before it begins.
-        heads = self._heads(journals, is_listed=True)
+        heads = self._heads(journals, start.read_through)
 
         def last_of(journal: str) -> int:
             head, chosen = heads[journal], options.ending_offsets.of(journal)
@@ -122,7 +122,7 @@ class RangeResolver:
         resumed_ranges = {span.journal: span for span in ranges if span.begin}
         self._view.map_journals(check, resumed_ranges)
 
-    def _heads(self, journals: Sequence[str], *, is_listed: bool = False) -> dict[str, int]:
+    def _heads(self, journals: Sequence[str], firsts: Mapping[str, int] | None = None) -> dict[str, int]:
         """Return the journals' write heads. A head below an offset in the options is confirmed first."""
         options = self._view.options
         resumed = options.resume_offsets.named if options.resume_offsets else {}
@@ -136,7 +136,7 @@ class RangeResolver:
             )
             for journal in journals
         }
-        return self._view.final_heads(journals, named, is_listed=is_listed)
+        return self._view.final_heads(journals, named, firsts)
 
     def _starts(self, journals: Sequence[str]) -> JournalOffsets:
         """Return where a query begins in each journal: at a table's end, at a time, or at an offset."""

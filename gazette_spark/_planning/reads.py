@@ -93,6 +93,9 @@ class JournalSource(JournalOpener, Protocol):
     def first_offset(self, journal: str) -> int:
         """Return the smallest offset that can be read; the write head of an empty journal."""
 
+    def offset_since(self, journal: str, mod_time: int) -> int | None:
+        """Return the begin of the first fragment that was stored at a time or later, or is not stored yet."""
+
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
         """Return the write head of each journal."""
 
@@ -105,10 +108,8 @@ class JournalSource(JournalOpener, Protocol):
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:
         """Return each journal's write head, and the bytes from an offset up to it if they are few."""
 
-    def list_fragments(
-        self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0
-    ) -> list[ListedFragment]:
-        """Return fragments, ascending by begin, from an offset and a modification time on."""
+    def list_fragments(self, journal: str, *, page_token: int = 0) -> list[ListedFragment]:
+        """Return fragments, ascending by begin, from an offset on."""
 
 
 def skipped_spans(

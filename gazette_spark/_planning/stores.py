@@ -494,15 +494,17 @@ class StoreJournals(Closing):
         """Return the end of each journal's stored bytes, and no content."""
         return {journal: Tail(head) for journal, head in self.write_heads(list(offsets)).items()}
 
-    def list_fragments(
-        self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0
-    ) -> list[ListedFragment]:
+    def offset_since(self, journal: str, mod_time: int) -> int | None:
+        """Return the begin of the first fragment that was stored at a time or later."""
+        serving = self._of(journal).serving
+        return next((each.begin for each in serving if not 0 < each.fragment.mod_time < mod_time), None)
+
+    def list_fragments(self, journal: str, *, page_token: int = 0) -> list[ListedFragment]:
         """Return the fragments that serve bytes, as brokers list them."""
         return [
             ListedFragment(stored.fragment, "")
             for stored in self._of(journal).serving
             if stored.begin >= page_token
-            and (stored.fragment.mod_time == 0 or stored.fragment.mod_time >= begin_mod_time)
         ]
 
     def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> StoreReader:

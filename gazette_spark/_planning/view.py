@@ -122,10 +122,10 @@ class JournalView:
         names = sorted({label.name for label in labels.labels})
         return tuple((name, tuple(sorted(values_of(labels, name)))) for name in names)
 
-    def fragments(self, journal: str, **narrowed: int) -> list[Fragment]:
-        """Return a journal's fragments, narrowed by arguments of the client; none if it is suspended."""
+    def fragments(self, journal: str, page_token: int = 0) -> list[Fragment]:
+        """Return a journal's fragments from an offset on; none if it is suspended."""
         try:
-            return [listed.fragment for listed in self.client.list_fragments(journal, **narrowed)]
+            return [listed.fragment for listed in self.client.list_fragments(journal, page_token=page_token)]
         except SuspendedError:
             # Brokers suspend a journal completely only when it has no fragments left.
             return []
@@ -137,16 +137,15 @@ class JournalView:
         """
         # A journal may have 100,000 fragments, and a listing returns those from an offset on. The token is
         # the start of a fragment, and it must not pass the one that contains the offset.
-        fragments = self.fragments(journal, page_token=self._listed_from.get(journal, 0))
+        fragments = self.fragments(journal, self._listed_from.get(journal, 0))
         started = [fragment.begin for fragment in fragments if fragment.begin <= begin]
         self._listed_from[journal] = max(started, default=0)
         return [(fragment.begin, fragment.end) for fragment in fragments]
 
     def offset_at(self, journal: str, timestamp_ms: int) -> int | None:
         """Return the start of the first fragment stored at a time or later; None without such a fragment."""
-        # The request limits what brokers send. The times are checked again here.
-        since = self.fragments(journal, begin_mod_time=timestamp_ms // 1000)
-        return offset_at(since, timestamp_ms)
+        # Store times have whole seconds, so all bytes of a second are on the same side of any time within it.
+        return self.client.offset_since(journal, timestamp_ms // 1000)
 
     def framing(self, journal: str) -> RecordFraming:
         """Return the framing in which a journal is read."""
@@ -178,7 +177,7 @@ class JournalView:
             return dict(zip(names, pool.map(answer, names), strict=True))
 
     def final_heads(
-        self, journals: Iterable[str], named: Mapping[str, int], *, is_listed: bool = False
+        self, journals: Iterable[str], named: Mapping[str, int], firsts: Mapping[str, int] | None = None
     ) -> dict[str, int]:
         """Return write heads at which a range may end finally, because no later poll corrects a low head.
 
@@ -189,14 +188,16 @@ class JournalView:
         Args:
             journals: The journals' names.
             named: Offset by journal that the query's options name. A head below it is confirmed.
-            is_listed: Whether the brokers have listed the stores, because first offsets were requested.
+            firsts: Available offsets by journal, if they were requested already.
         """
         names = sorted(journals)
-        if not is_listed:
-            self.map_journals(self.client.first_offset, names)
+        if firsts is None:
+            firsts = self.map_journals(self.client.first_offset, names)
         # At a trigger, any member's head is good enough: bytes that it lacks are read at the next trigger. A
         # final end has no next trigger.
         heads = self.client.highest_heads(names)
+        # Brokers report a head of 0 if the journal has no fragments left.
+        heads = {name: max(head, firsts[name]) for name, head in heads.items()}
         beyond = {name: named[name] for name in names if heads[name] < named.get(name, 0)}
         if beyond:
             heads |= {name: settled.write_head for name, settled in self.client.settled_heads(beyond).items()}

@@ -405,24 +405,23 @@ class Client(Closing):
         return settled
 
     def _settled_head(self, journal: str, reached: int) -> SettledHead:
-        # The name must not have a metadata path, because a broker that proxies such an append crashes.
-        # NO_RESUME, not KEEP, leaves a suspension unchanged: brokers up to 0.103 refuse KEEP as invalid.
-        barrier = AppendOptions(journal.partition(";")[0], suspend=pb.AppendRequest.SUSPEND_NO_RESUME)
-
-        def append_nothing(left_s: float) -> int:
-            # A broker that has proxied the append to a hanging one never answers, so leave time for a retry.
-            timeout_s = min(left_s, self._idle_timeout_s)
-            try:
-                return self._append(barrier, Content(b""), timeout_s, retry.once).end
-            except SuspendedError:
-                return self.get_journal(barrier.journal).spec.suspend.offset
-
         return settle_head(
             reached,
             lambda: self.highest_heads([journal])[journal],
-            append_nothing,
+            # A broker that has proxied the append to a hanging one never answers, so leave time for a retry.
+            lambda left_s: self._append_nothing(journal, min(left_s, self._idle_timeout_s)),
             timeout_s=self._timeout_s,
         )
+
+    def _append_nothing(self, journal: str, timeout_s: float) -> int:
+        """Append no bytes, which makes the journal's replicas agree on its write head, and return that."""
+        # The name must not have a metadata path, because a broker that proxies such an append crashes.
+        # NO_RESUME, not KEEP, leaves a suspension unchanged: brokers up to 0.103 refuse KEEP as invalid.
+        barrier = AppendOptions(journal.partition(";")[0], suspend=pb.AppendRequest.SUSPEND_NO_RESUME)
+        try:
+            return self._append(barrier, Content(b""), timeout_s, retry.once).end
+        except SuspendedError:
+            return self.get_journal(barrier.journal).spec.suspend.offset
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, heads.Tail]:
         """Return the write head of each journal, and the bytes from an offset up to it.
@@ -443,33 +442,51 @@ class Client(Closing):
 
     def first_offset(self, journal: str) -> int:
         """Return the smallest offset that can be read; the write head of an empty journal."""
-        options = FragmentsOptions(journal)
+        if (first := self.offset_since(journal, 0)) is not None:
+            return first
+        # An empty journal begins at its head, because the next append is the first that can be read. Brokers
+        # report a head of 0 if all fragments were deleted and the spool is empty. Only an append shows it.
+        if (head := self.write_head(journal)) == 0:
+            with suppress(GazetteError):  # This client may not append, or no broker accepts appends.
+                head = self._append_nothing(journal, min(self._question_s, MEMBER_TIMEOUT_S))
+        # Bytes may have been appended before this head since the fragments were listed.
+        first = self.offset_since(journal, 0) if head else None
+        return head if first is None else min(first, head)
 
-        def first_of(connection: Connection, left_s: float) -> int | None:
-            listed = listing.list_fragments(connection, options, timeout_s=left_s, limit=1)
-            return listed[0].fragment.begin if listed else None
+    def offset_since(self, journal: str, mod_time: int) -> int | None:
+        """Return the begin of the first fragment that was stored at a time or later, or is not stored yet.
 
-        def first_of_any() -> int | None:
-            return self._retrying(first_of, dial=partial(self._dialer.for_member, journal))
+        Args:
+            journal: Name of the journal.
+            mod_time: Unix seconds.
+
+        Returns:
+            None if there is no such fragment, as in a fully suspended journal.
+        """
+        options, headers = FragmentsOptions(journal, begin_mod_time=mod_time), {}
+
+        def begins(connection: Connection, left_s: float) -> list[int]:
+            listed = listing.list_fragments(connection, options, timeout_s=left_s, limit=1, headers=headers)
+            return [entry.fragment.begin for entry in listed]
 
         try:
-            if (first := first_of_any()) is not None:
-                return first
-            # An empty journal begins at its head, because the next append is the first that can be read.
-            headers: dict[str, pb.Header] = {}
-            if (head := self._write_head(journal, headers)) == 0:
-                return 0
-            # But bytes before this head may be readable: they may have been appended since the fragments were
-            # listed, or be in the spools of members that were not asked. So all members are asked again.
-            firsts = [first_of_any()]
+            found = self._retrying(
+                begins,
+                dial=partial(self._dialer.for_member, journal),
+                decide=partial(retry.after_read, waits=False),
+            )
         except SuspendedError:
-            return self.write_head(journal)
-        route = headers[journal].route if journal in headers else pb.Route()
-        for at in range(len(route.members)):
-            if (connection := self._dialer.to_member(route, at)) is not None:
-                with suppress(GazetteError):  # As for write heads, members that do not answer are ignored.
-                    firsts.append(first_of(connection, min(self._question_s, MEMBER_TIMEOUT_S)))
-        return min((first for first in firsts if first is not None), default=head)
+            return None
+        # A member that has just joined lists only what is stored and what was appended since. So all members
+        # are asked, unless the first bytes of the journal are listed. Those that do not answer are ignored.
+        if found != [0] and journal in headers:
+            header = headers[journal]
+            for at, member in enumerate(header.route.members):
+                connection = self._dialer.to_member(header.route, at) if member != header.process_id else None
+                if connection is not None:
+                    with suppress(GazetteError):
+                        found += begins(connection, min(self._question_s, MEMBER_TIMEOUT_S))
+        return min(found, default=None)
 
     def list_fragments(
         self,

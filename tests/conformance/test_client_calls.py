@@ -20,6 +20,7 @@ from gazette_spark.errors import (
     NotAllowedError,
     OffsetNotYetAvailableError,
     RegisterMismatchError,
+    SuspendedError,
     UnavailableError,
     WrongAppendOffsetError,
 )
@@ -53,11 +54,15 @@ def test_a_created_journal_takes_appends_at_once(client: Client, journal: str) -
     assert client.append(journal, b"x").begin == 0
 
 
+@pytest.mark.parametrize("suspended", [False, True])
 def test_the_first_offset_of_a_journal_that_gets_its_first_bytes(
-    client: Client, journal: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, journal: str, monkeypatch: pytest.MonkeyPatch, *, suspended: bool
 ) -> None:
     """A query that takes up a new journal must not begin after bytes that are appended at this moment."""
     head_request = heads.head_request
+    if suspended:
+        with pytest.raises(SuspendedError):
+            client.append(journal, b"", suspend=pb.AppendRequest.SUSPEND_NOW)
 
     def append_first(name: str) -> pb.ReadRequest:
         client.append(name, LINES[0])

@@ -76,3 +76,22 @@ def test_the_command_lists_them(
     assert json.loads(run.done("gaps", journal_name, "-o", "json")) == [row]
     table = run.done("gaps", "-l", f"name={journal_name}").split()
     assert table == ["JOURNAL", "BEGIN", "END", "BYTES", journal_name, *map(str, list(row.values())[1:])]
+
+
+def test_a_journal_without_fragments_begins_at_its_head(
+    client: Client, broker: BrokerHandle, journal_name: str
+) -> None:
+    """Brokers report a head of 0 then, but the next append has a larger offset."""
+    client.create_journals(journal_spec(journal_name, length=1024, refresh_interval_s=1))
+    end = client.append(journal_name, b"x" * 1100 + b"\n").end
+
+    def stored() -> list[Fragment] | None:
+        client.append(journal_name, b"")  # This closes the fragment.
+        found = [each.fragment for each in client.list_fragments(journal_name) if each.fragment.mod_time]
+        return found or None
+
+    delete(client, broker, wait_for(stored, "a fragment in the store"))
+    assert client.write_head(journal_name) == 0
+    assert client.gaps(journal_name, begin=0) == [FragmentGap(journal_name, 0, end)]
+    assert client.first_offset(journal_name) == end == client.append(journal_name, b"y\n").begin
+    assert client.first_offset(journal_name) == end

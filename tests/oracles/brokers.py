@@ -186,9 +186,13 @@ class FakeClient:
             return Tail(head)
         return Tail(head, found.content[offset - found.begin : head - found.begin])
 
-    def list_fragments(
-        self, journal: str, *, page_token: int = 0, begin_mod_time: int = 0
-    ) -> list[FakeListed]:
+    def offset_since(self, journal: str, mod_time: int) -> int | None:
+        if self._found(journal).suspended:
+            return None
+        listed = (each.fragment for each in self.list_fragments(journal))
+        return next((each.begin for each in listed if not 0 < each.mod_time < mod_time), None)
+
+    def list_fragments(self, journal: str, *, page_token: int = 0) -> list[FakeListed]:
         self.lists.append(journal)
         found = self.journals[journal]
         if found.suspended:
@@ -196,9 +200,7 @@ class FakeClient:
         ends = [*found.fragments[1:], found.head]
         listed = zip_longest(found.fragments, ends, found.mod_times, fillvalue=0)
         fragments = [FakeFragment(*each) for each in listed if each[0] >= page_token]
-        return [
-            FakeListed(each) for each in fragments if each.mod_time == 0 or each.mod_time >= begin_mod_time
-        ]
+        return [FakeListed(each) for each in fragments]
 
     def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> FakeReader:
         self.reads.append((journal, offset, end_offset))

@@ -376,11 +376,17 @@ class FragmentsOptions:
 
 
 def list_fragments(
-    connection: Connection, options: FragmentsOptions, *, timeout_s: float, limit: int = 0
+    connection: Connection,
+    options: FragmentsOptions,
+    *,
+    timeout_s: float,
+    limit: int = 0,
+    headers: dict[str, pb.Header] | None = None,
 ) -> list[ListedFragment]:
     """Return the fragments of a journal from all pages, ascending by begin. Neighbours may overlap.
 
-    A ``limit`` other than 0 is the maximum number of fragments.
+    A ``limit`` other than 0 is the maximum number of fragments. The header is added to ``headers``, by
+    journal.
     """
     ttl_s = options.signature_ttl_s
     request = pb.FragmentsRequest(
@@ -401,6 +407,8 @@ def list_fragments(
             )
         connection.observe(options.journal, page.header)
         check_status(page.status, options.journal)
+        if headers is not None:
+            headers[options.journal] = page.header
         for message in page.fragments:
             fragment = Fragment.from_pb(message.spec)
             if fragment.journal.partition(";")[0] != options.journal.partition(";")[0]:

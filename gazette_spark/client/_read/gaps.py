@@ -53,10 +53,10 @@ def gaps_between(journal: str, fragments: Sequence[Fragment], begin: int, end: i
 
 def find_gaps(client: FragmentLister, journal: str, begin: int | None, end: int | None) -> list[FragmentGap]:
     """Return the gaps of a journal; see :meth:`gazette_spark.client.Client.gaps`."""
-    # A broker that has just started knows the head only after it has listed its stores. This waits for that.
-    client.first_offset(journal)
-    # The head comes first: bytes that are appended meanwhile are listed, but are past the checked range.
-    head = client.write_head(journal)
+    # A broker that has just started knows the head only after it has listed its stores. The first request
+    # waits for that. If no fragments are left, the head is 0, and only the first offset shows the end.
+    # Both come before the list: bytes that are appended meanwhile are listed, but are past the checked range.
+    head = max(client.first_offset(journal), client.write_head(journal))
     try:
         fragments = [listed.fragment for listed in client.list_fragments(journal)]
     # A fully suspended journal has no fragments, and therefore no gaps.

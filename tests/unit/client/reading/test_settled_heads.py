@@ -133,6 +133,10 @@ class Cluster:
         return [first, chunk(begin, b"0123456789"[begin:]), not_yet(REACHED)]
 
 
+def spool(begin: int) -> pb.Fragment:
+    return pb.Fragment(journal=JOURNAL, begin=begin, end=REACHED, compression_codec=pb.NONE)
+
+
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     with StubBroker() as primary, StubBroker() as joined:
@@ -157,13 +161,17 @@ def test_the_primary_is_asked(cluster: Cluster, client: Client) -> None:
         assert (request.do_not_proxy, request.min_etcd_revision) == (True, 7)
 
 
-def test_the_first_offset_in_the_spools_of_the_primary(cluster: Cluster, client: Client) -> None:
+@pytest.mark.parametrize("listed", [[], [{"spec": spool(7)}]], ids=["nothing", "an append since"])
+def test_the_first_offset_in_the_spools_of_the_primary(
+    cluster: Cluster, client: Client, listed: list[dict[str, pb.Fragment]]
+) -> None:
     """A replica that has just joined has no bytes before its first append until it lists the stores again."""
-    cluster.joined.script("ListFragments", [pb.FragmentsResponse(header=cluster.header(1))])
+    answer = pb.FragmentsResponse(header=cluster.header(1), fragments=listed)
+    cluster.joined.script("ListFragments", [answer])
     cluster.joined.script("Read", [cluster.ends_at(1, REACHED)])
-    spool = pb.Fragment(journal=JOURNAL, begin=4, end=REACHED, compression_codec=pb.NONE)
-    cluster.primary.script("ListFragments", [pb.FragmentsResponse(fragments=[{"spec": spool}])])
-    assert client.first_offset(JOURNAL) == 4
+    cluster.primary.script("ListFragments", [pb.FragmentsResponse(fragments=[{"spec": spool(4)}])])
+    assert client.first_offset(JOURNAL) == client.offset_since(JOURNAL, mod_time=60) == 4
+    assert cluster.primary.requests("ListFragments")[-1].begin_mod_time == 60
 
 
 def test_many_primaries_are_asked(cluster: Cluster, client: Client) -> None:
