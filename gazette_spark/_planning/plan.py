@@ -24,9 +24,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gazette_spark._formats.metadata import Labels
 from gazette_spark._options.source import READ_COMMITTED, SourceOptions
@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from gazette_spark.client import Client
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 NO_LIMITS = ReadLimits()
 
@@ -155,7 +157,7 @@ class Planner:
         """
         # The options decide this position. There is no checkpoint that could belong to another source.
         self._from_checkpoint = False
-        first = self._resolver.initial()
+        first = self._without_deleted(self._resolver.initial, self._selection.listed)
         if not self._view.options.reads_committed:
             return first.at("initial")
         return replace(first, starts=self._message_starts(first.read_through)).at("initial")
@@ -196,7 +198,9 @@ class Planner:
             return
         # A journal that an option names may be gone because the query has read all of it. Only the position
         # can show that, so its absence is not an error here.
-        self._frozen = self._view.final_heads(self._selection.listed(), {})
+        self._frozen = self._without_deleted(
+            lambda: self._view.final_heads(self._selection.listed(), {}), self._selection.listed
+        )
 
     def next(self, start: JournalOffsets, limits: ReadLimits = NO_LIMITS) -> JournalOffsets:
         """Return the end of the batch that begins at ``start``; ``start`` itself if nothing is new.
@@ -239,18 +243,28 @@ class Planner:
         # Those of the last batch are complete, because Spark plans a batch after the previous one has ended.
         if self._open is not None:
             self._open.refresh(start, self._view.map_journals)
-        try:
-            end = self._batch_end(start, limits)
-        except JournalNotFoundError as error:
-            # The journal may have been deleted after it was listed. The check with a fresh list raises if
-            # bytes are lost. Otherwise the second attempt plans without the journal.
-            if error.journal in self._selection.selected(start, fresh=True):
-                raise
-            end = self._batch_end(start, limits)
+        end = self._without_deleted(
+            lambda: self._batch_end(start, limits), lambda: self._selection.selected(start, fresh=True)
+        )
         if end is start:
             now_s = self._clock()
             self._idle_until_s = now_s + max(self._idle_poll_s, now_s - began_s)
         return end
+
+    def _without_deleted(self, plan: Callable[[], T], selected: Callable[[], Collection[str]]) -> T:
+        """Plan again as long as a journal was deleted after it was listed.
+
+        Args:
+            plan: Lists the journals, and requests something about them.
+            selected: Lists the journals again, and raises if bytes are lost.
+        """
+        while True:
+            try:
+                return plan()
+            except JournalNotFoundError as error:
+                # A journal that the list did not have is misspelt, or is gone with unread bytes.
+                if error.journal not in self._selection.names or error.journal in selected():
+                    raise
 
     def _batch_end(  # noqa: C901 - one story, told in order
         self, start: JournalOffsets, limits: ReadLimits
@@ -538,7 +552,7 @@ class Planner:
     def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
         """Return the start and the end of a batch query."""
         self._from_checkpoint = False
-        start, end = self._resolver.batch()
+        start, end = self._without_deleted(self._resolver.batch, self._selection.listed)
         # A backfill of committed messages continues a table, and an acknowledgement in its range may commit
         # messages from any place since the table's first row.
         since = self._view.options.messages_since or {}

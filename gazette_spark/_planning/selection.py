@@ -157,7 +157,7 @@ class QueryJournals:
         self.gone: tuple[str, ...] = ()
         """Journals of the position that no longer exist."""
         self._listing: Listing | None = None
-        self._names: frozenset[str] = frozenset()
+        self.names: frozenset[str] = frozenset()
         """The journals of the list that the options select."""
         self._youngest = 0
         """Largest create revision of the list."""
@@ -175,7 +175,7 @@ class QueryJournals:
         # The write heads of a run are frozen before its first position is known, so there is none to compare
         # with.
         self._take(self._journals.fresh(), NOWHERE)
-        return self._names
+        return self.names
 
     def chosen(self) -> list[str]:
         """Return the journals of a new query, by name.
@@ -224,7 +224,7 @@ class QueryJournals:
         # like any other.
         selection = self._view.options.selection
         for name in selection.names:
-            if name not in self._names and name not in reached:
+            if name not in self.names and name not in reached:
                 who = "load()" if selection.option == "path" else f"option {selection.option!r}"
                 hint = name_hint(self._view.client, name)
                 raise JournalNotFoundError(name, f"{who} names it{hint}")
@@ -239,9 +239,9 @@ class QueryJournals:
                     )
 
         # Journals that the list lacks are looked up once for each list, which is unchanged at most triggers.
-        absent = frozenset(reached.keys() - self._names)
+        absent = frozenset(reached.keys() - self.names)
         if not absent - self._looked_up:
-            return self._names
+            return self.names
         listed_revision = self._listing.revision if self._listing else 0
         answer = self._view.describe_journals(sorted(absent), start.revision, listed_revision)
         paused, gone = set(), []
@@ -273,7 +273,7 @@ class QueryJournals:
                 self._warned.add(journal)
                 log.warning("%s journal=%s", status.value, journal)
         self._looked_up, self.paused, self.gone = absent, frozenset(paused), tuple(gone)
-        return self._names
+        return self.names
 
     def check_continued(self, start: JournalOffsets) -> None:
         """Check, once, that the run's first position belongs to these journals.
@@ -290,10 +290,10 @@ class QueryJournals:
         self._take(listing, start)
         position = start.read_through.keys()
         # A list that is older than the position may lack journals of the position.
-        if self._names and not position & self._names and listing.revision >= start.revision:
+        if self.names and not position & self.names and listing.revision >= start.revision:
             answer = self._view.describe_journals(sorted(position), start.revision, listing.revision)
             option = self._view.options.selection.option
-            check_continued(option, position, self._names, answer.names)
+            check_continued(option, position, self.names, answer.names)
         self._is_continued = True
 
     def see(self, heads: Mapping[str, int]) -> None:
@@ -313,7 +313,7 @@ class QueryJournals:
         ]
         for spec in matching:
             self._view.cache_spec(spec)
-        self._listing, self._names = listing, frozenset(spec.name for spec in matching)
+        self._listing, self.names = listing, frozenset(spec.name for spec in matching)
         self.created = {entry.spec.name: entry.create_revision for entry in listing.journals}
         self._youngest = max(self.created.values(), default=0)
         # What was found out about absent journals applied to the previous list.

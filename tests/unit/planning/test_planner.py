@@ -565,6 +565,20 @@ def test_a_journal_deleted_once_it_is_listed(start: JournalOffsets) -> None:
     assert planner.next(start).read_through == {**start.read_through, "log/a": 10}
 
 
+def test_a_journal_deleted_once_it_is_listed_is_no_part_of_a_new_query() -> None:
+    journals = {"log/a": FakeJournal(lines(1)), "log/gone": FakeJournal(lines(1))}
+    planner, client = planner_of(dict(journals))
+    client.deleted_once_listed = "log/gone"
+    assert planner.initial() == at(a=10).at("initial")
+    planner, client = planner_of(dict(journals))
+    client.deleted_once_listed = "log/gone"
+    planner.freeze()
+    assert planner.next(at(a=0)) == at(a=10)
+    planner, client = planner_of(dict(journals), "batch")
+    client.deleted_once_listed = "log/gone"
+    assert planner.batch() == (at(a=0), at(a=10))
+
+
 def test_a_journal_deleted_once_it_is_listed_ends_the_query() -> None:
     planner, client = planner_of({"log/a": FakeJournal(lines(1)), "log/gone": FakeJournal(lines(1))})
     client.deleted_once_listed = "log/gone"
