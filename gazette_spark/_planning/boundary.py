@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._formats.lines import LINES
-from gazette_spark._planning.reads import JournalOpener, resume_offset
+from gazette_spark._planning.reads import JournalOpener, chunks_of, resume_offset
 from gazette_spark.errors import DataLossError, RecordError
 
 ReadWindow = Callable[[int, int], bytes]
@@ -249,7 +249,7 @@ def window_reader(client: JournalOpener, journal: str, *, fail_on_data_loss: boo
         parts: list[bytes] = []
         at = begin
         with client.read(journal, offset=begin, end_offset=end) as reader:
-            for chunk in reader:
+            for chunk in chunks_of(client, journal, reader, end):
                 if chunk.offset > at:
                     # By the rule of a `read_window`, a short answer has only the bytes after the last hole.
                     _hole(journal, at, chunk.offset, fail=fail_on_data_loss)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,7 +29,7 @@ from gazette_spark._planning.cutter import Gap, PieceScan
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.reads import JournalSource, skipped_spans
 from gazette_spark._planning.states import RangeStates, StateFiles, without_lost
-from gazette_spark.errors import DataLossError, OptionError
+from gazette_spark.errors import DataLossError, OptionError, SuspendedError
 from gazette_spark.message.bulk_sequencer import DROPPED, PENDING, Closings, ProducerStates, Replay, sequence
 from gazette_spark.message.interfaces import CONTENT_TYPES
 from gazette_spark.message.locator import Locator, locator_for
@@ -370,8 +371,10 @@ def committed_scan(
     def missing(begin: int, end: int) -> list[tuple[int, int]]:
         # Under `failOnDataLoss=false` retention may have deleted the start of a transaction that is open at
         # the range's start. Its file of states does not show that; the journal does.
-        fragments = [listed.fragment for listed in client.list_fragments(piece.journal)]
-        spans = [(fragment.begin, fragment.end) for fragment in fragments]
+        spans: list[tuple[int, int]] = []
+        with suppress(SuspendedError):  # It has no fragments.
+            fragments = [listed.fragment for listed in client.list_fragments(piece.journal)]
+            spans = [(fragment.begin, fragment.end) for fragment in fragments]
         return list(skipped_spans(client, piece.journal, spans, begin, end))
 
     files = None

@@ -43,7 +43,7 @@ from gazette_spark._formats.framing import MAX_ROWS, Block, RecordFraming, bound
 from gazette_spark._formats.lines import LINES
 from gazette_spark._formats.metadata import Labels, metadata_column
 from gazette_spark._planning.pieces import Piece
-from gazette_spark._planning.reads import JournalOpener, resume_offset
+from gazette_spark._planning.reads import JournalOpener, chunks_of, resume_offset
 from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
 
 BLOCK_BYTES = 1 << 20
@@ -381,7 +381,7 @@ class PieceScan:
         # Read up to the limit, not to the end, because the last record may end anywhere up to there. The loop
         # leaves the read as soon as that record is complete.
         with self._client.read(piece.journal, offset=piece.read_from, end_offset=piece.limit) as reader:
-            for chunk in reader:
+            for chunk in chunks_of(self._client, piece.journal, reader, piece.limit):
                 yield from cutter.feed(chunk.offset, chunk.content, chunk.mod_time)
                 if cutter.done():
                     return

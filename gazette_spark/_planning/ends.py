@@ -18,7 +18,7 @@ from gazette_spark._planning.boundary import ReadWindow, limited_end, window_of,
 from gazette_spark._planning.cutter import Cutter
 from gazette_spark._planning.identities import JournalIdentities
 from gazette_spark._planning.pieces import OffsetRange, Piece
-from gazette_spark._planning.reads import JournalOpener, resume_offset
+from gazette_spark._planning.reads import JournalOpener, chunks_of, resume_offset
 from gazette_spark._planning.selection import QueryJournals
 from gazette_spark._planning.view import JournalView
 from gazette_spark.errors import DataLossError, GazetteError, OffsetError
@@ -322,7 +322,7 @@ def counted_end(
     def blocks() -> Iterator[Block]:
         position = piece.begin
         with client.read(piece.journal, offset=piece.begin, end_offset=piece.end) as reader:
-            for chunk in reader:
+            for chunk in chunks_of(client, piece.journal, reader, piece.end):
                 yield from cutter.feed(chunk.offset, chunk.content)
                 position = chunk.offset + len(chunk.content)
             # The last record may have no end yet, and is then not part of the batch. Finishing the cutter

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from gazette_spark.errors import SuspendedError
 from gazette_spark.protocol.spans import Spans, joined, outside
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class JournalReader(Protocol):
         """Offset of the next byte, at most ``end_offset``."""
 
     @property
-    def jumps(self) -> Sequence[tuple[int, int]]:
+    def jumps(self) -> list[tuple[int, int]]:
         """Jumps so far, each as the requested offset and the one at which the read continued."""
 
     def __iter__(self) -> Iterator[ChunkLike]: ...
@@ -67,6 +68,21 @@ class JournalOpener(Protocol):
     def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> JournalReader:
         """Open a read of ``[offset, end_offset)``; ``end_offset`` is never 0 here."""
 
+    def get_journal(self, name: str) -> pb.ListResponse.Journal:
+        """Return one journal, or raise JournalNotFoundError."""
+
+
+def chunks_of(client: JournalOpener, journal: str, reader: JournalReader, end: int) -> Iterator[ChunkLike]:
+    """Yield the chunks of a read up to ``end``. A journal without any bytes before ``end`` jumps there."""
+    try:
+        yield from reader
+    except SuspendedError:
+        # Brokers suspend a journal completely only when it has no fragments left, so all bytes before the
+        # next append are gone. Later ones are not: a broker that is behind Etcd has missed the resumption.
+        if client.get_journal(journal).spec.suspend.offset < end:
+            raise
+        reader.jumps.append((reader.offset, end))
+
 
 class JournalSource(JournalOpener, Protocol):
     """The journals that a planner reads: a ``Client`` has those of brokers, ``StoreJournals`` of a store."""
@@ -86,9 +102,6 @@ class JournalSource(JournalOpener, Protocol):
 
     def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
         """Return the journals that match a selector, with the revision of the listing."""
-
-    def get_journal(self, name: str) -> pb.ListResponse.Journal:
-        """Return one journal, or raise JournalNotFoundError."""
 
     def first_offset(self, journal: str) -> int:
         """Return the smallest offset that can be read; the write head of an empty journal."""
@@ -133,7 +146,7 @@ def skipped_spans(
     for low, high in outside(joined(fragments), begin, end):
         at = low
         with client.read(journal, offset=low, end_offset=high) as reader:
-            for chunk in reader:
+            for chunk in chunks_of(client, journal, reader, high):
                 if chunk.offset > at:
                     missing.append((at, chunk.offset))
                 at = chunk.offset + len(chunk.content)

@@ -54,6 +54,7 @@ class SkipGaps:
     def __init__(self, client: JournalOpener, gaps: Sequence[tuple[int, int]]) -> None:
         self._client = client
         self._gaps = gaps
+        self.get_journal = client.get_journal
 
     def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> JournalReader:
         """Open a read of ``[offset, end_offset)``."""

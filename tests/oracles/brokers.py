@@ -14,7 +14,7 @@ from gazette_spark._options.table import Use
 from gazette_spark._planning.plan import Planner
 from gazette_spark.client import Listing, parse_selector
 from gazette_spark.client._read.heads import MANY, SettledHead, Tail
-from gazette_spark.errors import JournalNotFoundError, SuspendedError
+from gazette_spark.errors import GazetteError, JournalNotFoundError, SuspendedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import expand_prefix, labels_with_name, selector_matches
 
@@ -33,8 +33,11 @@ class FakeReader:
     chunks: list[FakeChunk]
     offset: int
     jumps: list[tuple[int, int]]
+    error: GazetteError | None = None
 
     def __iter__(self) -> Iterator[FakeChunk]:
+        if self.error is not None:
+            raise self.error
         return iter(self.chunks)
 
     def __enter__(self) -> Self:
@@ -207,6 +210,8 @@ class FakeClient:
         found = self.journals[journal]
         begin = max(offset, found.begin)
         content = found.content[begin - found.begin : max(0, end_offset - found.begin)]
+        if found.suspended and not content:
+            return FakeReader([], offset, [], SuspendedError(journal))
         jumps = [(offset, begin)] if begin > offset else []
         return FakeReader([FakeChunk(begin, content)] if content else [], end_offset, jumps)
 

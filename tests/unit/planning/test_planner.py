@@ -14,6 +14,7 @@ from gazette_spark._options.source import parse_options
 from gazette_spark._planning import pieces as pieces_module
 from gazette_spark._planning import plan as plan_module
 from gazette_spark._planning.admission import ReadLimits
+from gazette_spark._planning.cutter import PieceScan
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.plan import TAIL_BYTES, Planner, stream_planner
 from gazette_spark._planning.states import StateFiles
@@ -26,6 +27,7 @@ from gazette_spark.errors import (
     OffsetError,
     OptionError,
     RecordError,
+    SuspendedError,
 )
 from gazette_spark.message.bulk_sequencer import ProducerStates
 from gazette_spark.offsets import JournalOffsets
@@ -246,6 +248,27 @@ def test_a_suspended_journal_has_nothing_stored() -> None:
     assert planner.next(pinned, ReadLimits(max_fragments=1)) is pinned
     client.journals["log/a"].content = lines(2)
     assert planner.next(pinned, ReadLimits(max_fragments=1)) == at(a=90)
+
+
+def test_all_bytes_of_a_suspended_journal_are_gone() -> None:
+    """Retention deletes all fragments, and brokers then suspend the journal."""
+    journals = {"log/a": FakeJournal(begin=70, suspended=True)}
+    with pytest.raises(DataLossError, match="cannot read offset 50: the next available byte is at 70"):
+        planner_of(journals)[0].next(at(a=50))
+    for limits in (ReadLimits(), ReadLimits(max_records=3)):
+        planner, client = planner_of(journals, failOnDataLoss="false")
+        end = planner.next(at(a=50), limits)
+        assert (end, end.gaps) == (at(a=70), {"log/a": ((50, 70),)})
+        (piece,) = planner.pieces(at(a=50), end)
+        assert list(PieceScan(client, piece, fail_on_data_loss=False)) == []
+
+
+def test_a_broker_that_has_missed_the_end_of_a_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows only bytes before the offset at which the journal was suspended."""
+    planner, client = planner_of({"log/a": FakeJournal(begin=70, suspended=True)}, failOnDataLoss="false")
+    monkeypatch.setattr(client, "write_heads", lambda names: dict.fromkeys(names, 80))
+    with pytest.raises(SuspendedError):
+        planner.next(JournalOffsets({"log/a": 50}, revision=1, heads={"log/a": 80}))
 
 
 def test_a_start_by_time_is_found_behind_a_hole() -> None:
