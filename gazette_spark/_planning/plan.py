@@ -603,6 +603,7 @@ class Planner:
             self._selection.check_continued(start)
             if ranges and bool(end.starts) != options.reads_committed:
                 raise _other_isolation(end, "the batch that was planned there would have other rows")
+            ranges = self._selection.existing(ranges, end.revision)
             names = end.fingerprints.keys() & {span.journal for span in ranges}
             planned = {name: end.fingerprints[name] for name in sorted(names)}
             if not self._identities.has_all(planned):
@@ -620,7 +621,6 @@ class Planner:
                 self._resolver.check_resumed(ranges)
         self._from_checkpoint = False
 
-        view.refresh_specs(span.journal for span in ranges)
         framings = {span.journal: view.framing(span.journal) for span in ranges}
         if options.reads_committed:
             # A transaction may span pieces, so one task reads all of a journal's range.

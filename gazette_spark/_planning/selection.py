@@ -31,13 +31,14 @@ refuses the position of another source.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from gazette_spark._planning.identities import JournalIdentities
 from gazette_spark._planning.listing import JournalLister
+from gazette_spark._planning.pieces import OffsetRange
 from gazette_spark._planning.view import JournalView
 from gazette_spark.client._list.listing import name_hint
 from gazette_spark.errors import (
@@ -295,6 +296,26 @@ class QueryJournals:
             option = self._view.options.selection.option
             check_continued(option, position, self.names, answer.names)
         self._is_continued = True
+
+    def existing(self, planned: Sequence[OffsetRange], revision: int) -> Sequence[OffsetRange]:
+        """Return the ranges of a batch that an earlier run planned, without those of deleted journals.
+
+        Raises:
+            JournalNotFoundError: a journal is gone, under ``failOnDataLoss=true``.
+        """
+        if not planned:
+            return planned
+        answer = self._view.describe_journals([span.journal for span in planned], revision, 0)
+        for entry in answer.journals:
+            self._view.cache_spec(entry.spec)
+        existing = set(answer.names)
+        for span in planned:
+            if span.journal not in existing:
+                if self._view.options.fail_on_data_loss:
+                    raise _lost(span.journal, LastSeen(span.begin, span.end, revision))
+                # The offsets of the batch are final. An error would stop a query that may lose data forever.
+                log.warning("%s journal=%s", JournalStatus.LOST.value, span.journal)
+        return [span for span in planned if span.journal in existing]
 
     def see(self, heads: Mapping[str, int]) -> None:
         """Remember the latest write heads."""

@@ -609,6 +609,16 @@ def test_a_journal_deleted_once_it_is_listed_ends_the_query() -> None:
         planner.next(at(a=0, gone=5))
 
 
+def test_a_journal_deleted_in_the_middle_of_a_batch() -> None:
+    """If the query may lose data, it must get past the batch."""
+    start, end = at(a=0, gone=5), at(a=10, gone=15)
+    journals = {"log/a": FakeJournal(lines(1))}
+    (piece,) = planner_of(journals, failOnDataLoss="false")[0].pieces(start, end)
+    assert piece.journal == "log/a"
+    with pytest.raises(JournalNotFoundError, match=r"'log/gone'.*gone, with 10 unread bytes; set failOn"):
+        planner_of(journals)[0].pieces(start, end)
+
+
 def test_a_journal_that_is_not_selected_any_more_is_paused() -> None:
     planner, _ = planner_of({"log/a": FakeJournal(lines(1)), "other/b": FakeJournal(lines(9))})
     start = JournalOffsets({"log/a": 0, "other/b": 20})
