@@ -26,6 +26,7 @@ from typing import TypeVar
 
 from gazette_spark.client._append.append import AppendOptions
 from gazette_spark.client._append.service import AppendService, AsyncAppend, AsyncJournalClient
+from gazette_spark.client._transport import retry
 from gazette_spark.client.client import Client
 from gazette_spark.errors import JournalNotFoundError, MessageError
 from gazette_spark.message.interfaces import Framing, Message, framing_by_content_type
@@ -227,19 +228,26 @@ def append_ack_intents(
     contents: dict[str, bytearray] = {}
     for ack in intents:
         contents.setdefault(ack.journal, bytearray()).extend(ack.intent)
-    ends: dict[str, int | None] = {}
-    # The service appends in parallel, and a failed append does not stop the others.
-    with AppendService(client, timeout_s=client.timeout_s if timeout_s is None else timeout_s) as service:
-        appends = {journal: service.append(journal, bytes(content)) for journal, content in contents.items()}
-        failed: BaseException | None = None
-        for journal, appended in appends.items():
-            error = appended.exception()
-            # A deleted journal took its messages with it, so there is nothing left to acknowledge. Waiting
-            # for it would stop every later transaction.
-            if error is None or isinstance(error, JournalNotFoundError):
-                ends[journal] = None if error else appended.span[1]
-            else:
-                failed = failed or error
-    if failed is not None:
-        raise failed.with_traceback(None)
+    limit_s = client.timeout_s if timeout_s is None else timeout_s
+    ends: dict[str, int | None] = dict.fromkeys(contents)
+    for wait_s in (*retry.BACKOFF_S, None):
+        # The service appends in parallel, and a failed append does not stop the others.
+        with AppendService(client, timeout_s=limit_s) as service:
+            appends = {
+                journal: service.append(journal, bytes(contents[journal]))
+                for journal, end in ends.items()
+                if end is None
+            }
+            errors = {journal: appended.exception() for journal, appended in appends.items()}
+        ends |= {journal: appends[journal].span[1] for journal, error in errors.items() if error is None}
+        failed = [error for error in errors.values() if error and not isinstance(error, JournalNotFoundError)]
+        if failed:
+            raise failed[0].with_traceback(None)
+        # A broker that has not heard of a new journal yet reports it as missing. Its messages would never
+        # count if this were believed at once.
+        if wait_s is None or None not in ends.values():
+            break
+        time.sleep(wait_s)
+    # A deleted journal took its messages with it, so there is nothing left to acknowledge. Waiting for it
+    # would stop every later transaction.
     return ends

@@ -280,6 +280,16 @@ def test_intents_are_written_again_byte_for_byte(client: Client, fresh_prefix: s
     assert client.write_head(two) == 4
 
 
+def test_intents_are_written_to_a_journal_that_a_broker_does_not_know_yet(
+    client: Client, fresh_prefix: str
+) -> None:
+    """Its messages would never count if the broker were believed at once."""
+    one, two = made(client, fresh_prefix, "1", "2")
+    FAULTS.answer("JOURNAL_NOT_FOUND", rpc="Append", journal=one, times=2)
+    assert write_ack_intents(client, [AckIntent(one, b"a\n"), AckIntent(two, b"b\n")]) == []
+    assert [client.write_head(journal) for journal in (one, two)] == [2, 2]
+
+
 def test_an_intent_that_fails_holds_no_other(client: Client, fresh_prefix: str) -> None:
     (one,) = made(client, fresh_prefix, "1")
     closed = journal_spec(fresh_prefix + "closed")
