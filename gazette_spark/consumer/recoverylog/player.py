@@ -209,6 +209,11 @@ class Player:
 
     def _read_through(self, playback: _Playback, end: int, *, until: int = AT_HEAD) -> bool:
         """Read to an offset; return True early after an operation that counts by the author ``until``."""
+        # A standby may have read bytes that the log has lost since then. Hand-offs would take their place,
+        # and the next recovery would lack their operations.
+        if end < playback.position:
+            problem = f"the log ends there, before what was played, up to offset {playback.position}"
+            raise RecoveryLogLossError(playback.log, end, problem)
         # Read nothing if the position is already at the end. For an empty log, the end offset would be 0,
         # which means no end to a reader.
         done = playback.position < end and self._read(playback, end, until=until)

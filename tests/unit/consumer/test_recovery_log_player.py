@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark._formats.fixed import HEADER_BYTES, MAGIC
+from gazette_spark.client import AppendOptions, AppendResult
 from gazette_spark.consumer.recoverylog import Player, RecordedFiles, Recorder, Recovered, fence_of
 from gazette_spark.consumer.recoverylog.operations import encode
 from gazette_spark.errors import ClosedError, OptionError, RecordError, RecoveryLogLossError
@@ -156,6 +157,22 @@ def test_a_hand_off_is_repeated_until_it_fits(host: Host) -> None:
     at = host.log.rindex(MAGIC)
     last = pr.RecordedOp.FromString(bytes(host.log[at + HEADER_BYTES :]))
     assert (last.author, last.seq_no) == (5, recovered.fsm.next_seq_no - 1)
+
+
+def test_a_log_that_ends_before_what_was_played_is_a_loss(host: Host) -> None:
+    """The hand-offs filled the lost part of the log, so that the next player did not notice the loss."""
+    append, ends = host.journals.append, []
+
+    def lose_the_end(options: AppendOptions, content: bytes) -> AppendResult:
+        # The log is played to the end that the first append returns. The second one requests its end again.
+        ends.append(len(host.log))
+        if len(ends) == 2:
+            del host.log[-20:]
+        return append(options, content)
+
+    host.journals.append = lose_the_end  # type: ignore[method-assign]
+    with pytest.raises(RecoveryLogLossError, match="before what was played"):
+        host.play(author=5)
 
 
 def test_another_log_is_taken_over(host: Host) -> None:
