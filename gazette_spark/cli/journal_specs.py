@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -18,7 +18,7 @@ from gazette_spark.cli.journal_options import (
 from gazette_spark.cli.main import Integer
 from gazette_spark.cli.output import Printer, Row, output_option, say_reading
 from gazette_spark.client._list.apply import conflict
-from gazette_spark.errors import JournalNotFoundError
+from gazette_spark.errors import JournalNotFoundError, NotAllowedError, StatusError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_yaml import changes_of_journals, format_journal_yaml, parse_journal_yaml
 from gazette_spark.protocol.labels import values_of
@@ -112,7 +112,8 @@ def show_listing(
             printer.message(listing.to_pb())
         case _:
             # Only on request, because each journal needs a call.
-            heads = write_heads(client, listing.journals) if "write_head" in columns else {}
+            refusals: dict[str, StatusError] = {}
+            heads = client.write_heads(listing.names, refusals=refusals) if "write_head" in columns else {}
             rows = [journal_row(journal, heads.get(journal.spec.name)) for journal in listing.journals]
             if printer.format == "table":
                 rows = [
@@ -120,17 +121,10 @@ def show_listing(
                     for row, journal in zip(rows, listing.journals, strict=True)
                 ]
             printer.rows(rows, [*columns, *labels])
-
-
-def write_heads(client: Client, journals: Iterable[pb.ListResponse.Journal]) -> dict[str, int]:
-    """Return the write heads of listed journals, except of deleted and of write-only ones."""
-    # Brokers refuse each read of a write-only journal.
-    names = {journal.spec.name for journal in journals if journal.spec.flags != pb.JournalSpec.O_WRONLY}
-    while True:
-        try:
-            return client.write_heads(sorted(names))
-        except JournalNotFoundError as error:
-            names.remove(error.journal)  # It was deleted after the listing.
+            for refusal in refusals.values():
+                # A journal that was deleted after the listing, or is write-only, has no head to show.
+                if not isinstance(refusal, (JournalNotFoundError, NotAllowedError)):
+                    raise refusal
 
 
 def journal_row(journal: pb.ListResponse.Journal, write_head: int | None = None) -> dict[str, object]:

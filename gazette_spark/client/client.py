@@ -45,6 +45,7 @@ from gazette_spark.errors import (
     EtcdTransactionFailedError,
     GazetteError,
     PartialApplyError,
+    StatusError,
     SuspendedError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -321,7 +322,12 @@ class Client(Closing):
         """Seconds of one attempt of a request. A hanging broker must leave time to call another."""
         return min(self._timeout_s, self._idle_timeout_s)
 
-    def _write_head(self, journal: str, headers: dict[str, pb.Header] | None = None) -> int:
+    def _write_head(
+        self,
+        journal: str,
+        headers: dict[str, pb.Header] | None = None,
+        refusals: Mapping[str, StatusError] | None = None,
+    ) -> int:
         validate_journal_name(journal, allow_meta=True)
 
         def ask(connection: Connection, left_s: float) -> int:
@@ -329,38 +335,62 @@ class Client(Closing):
             request = heads.head_request(journal)
             return heads.HeadCall(connection, request, timeout_s=timeout_s, headers=headers).take()
 
+        # A caller with other journals must not wait long for one without brokers, nor for each of many.
+        is_late = any(refusal.retryable for refusal in (refusals or {}).values())
+        tries = 1 if is_late else retry.UNKNOWN_TRIES
+
+        def decide(cause: GazetteError, attempt: int) -> float | None:
+            if refusals is not None and isinstance(cause, StatusError) and attempt + 1 >= tries:
+                return None
+            return retry.after_read(cause, attempt, waits=False)
+
         try:
-            return self._retrying(
-                ask,
-                dial=partial(self._dialer.for_member, journal),
-                decide=partial(retry.after_read, waits=False),
-            )
+            return self._retrying(ask, dial=partial(self._dialer.for_member, journal), decide=decide)
         except SuspendedError:
             # No broker has a fully suspended journal. Its spec has the offset at which it will continue.
             return self.get_journal(journal.partition(";")[0]).spec.suspend.offset
 
-    def write_heads(self, journals: Iterable[str]) -> dict[str, int]:
-        """Return the write head of each journal, with concurrent requests."""
+    def write_heads(
+        self, journals: Iterable[str], *, refusals: dict[str, StatusError] | None = None
+    ) -> dict[str, int]:
+        """Return the write head of each journal, with concurrent requests.
+
+        Args:
+            journals: Names of the journals.
+            refusals: Receives, by journal, the status that brokers return instead of a head, for example for
+                a deleted journal. The other heads are returned. By default, the first refusal is raised.
+        """
+        return self._write_heads(journals, None, refusals)
+
+    def _write_heads(
+        self,
+        journals: Iterable[str],
+        headers: dict[str, pb.Header] | None,
+        refusals: dict[str, StatusError] | None,
+    ) -> dict[str, int]:
         journals = list(journals)  # The check would exhaust an iterator.
         for journal in journals:
             validate_journal_name(journal, allow_meta=True)
-        dial = self._dialer.for_member
-        return heads.write_heads(dial, journals, self.write_head, timeout_s=self._question_s)
+        return heads.write_heads(
+            self._dialer.for_member,
+            journals,
+            partial(self._write_head, headers=headers, refusals=refusals),
+            timeout_s=self._question_s,
+            headers=headers,
+            refusals=refusals,
+        )
 
-    def highest_heads(self, journals: Iterable[str]) -> dict[str, int]:
+    def highest_heads(
+        self, journals: Iterable[str], *, refusals: dict[str, StatusError] | None = None
+    ) -> dict[str, int]:
         """Return the highest write head that any member of each journal reports.
 
         A member that joined after a failover reports a head that is too low. It may be the primary, or the
         primary may be the broker that failed. So each member is called, and the highest head counts. Members
-        that do not answer are ignored.
+        that do not answer are ignored. Arguments are those of :meth:`write_heads`.
         """
-        journals = list(journals)
-        for journal in journals:
-            validate_journal_name(journal, allow_meta=True)
         headers: dict[str, pb.Header] = {}
-        dial, timeout_s = self._dialer.for_member, self._question_s
-        again = partial(self._write_head, headers=headers)
-        highest = heads.write_heads(dial, journals, again, timeout_s=timeout_s, headers=headers)
+        highest = self._write_heads(journals, headers, refusals)
         # The other members are called in rounds: the first other member of each journal, then the second.
         for turn in range(max((len(header.route.members) - 1 for header in headers.values()), default=0)):
             other_members: dict[str, Connection] = {}
@@ -368,7 +398,7 @@ class Client(Closing):
                 members = header.route.members
                 # The broker that answered is not in its own route, so the route is changing. Use the head
                 # that it reported.
-                if header.process_id not in members:
+                if name not in highest or header.process_id not in members:
                     continue
                 rest = [at for at, member in enumerate(members) if member != header.process_id]
                 connection = self._dialer.to_member(header.route, rest[turn]) if turn < len(rest) else None
@@ -379,7 +409,7 @@ class Client(Closing):
                 other_members,
                 highest.__getitem__,
                 # A member that does not answer is ignored, so it must not use up the time of a batch.
-                timeout_s=min(timeout_s, MEMBER_TIMEOUT_S),
+                timeout_s=min(self._question_s, MEMBER_TIMEOUT_S),
                 request=lambda name: heads.head_request(name, headers[name]),
             )
             highest |= {name: max(highest[name], head) for name, head in other_heads.items()}

@@ -30,10 +30,10 @@ from gazette_spark.consumer.specs import (
 )
 from gazette_spark.errors import (
     GazetteError,
-    JournalNotFoundError,
     MessageError,
     ProtocolError,
     ShardStatusError,
+    StatusError,
     UnavailableError,
     shard_status_errors,
 )
@@ -229,17 +229,13 @@ class ShardClient(Closing):
         }
 
     def lags(self, client: Client, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, dict[str, int]]:
-        """Return the unread bytes of each source that exists, by shard, for the shards that run."""
+        """Return the unread bytes of each source whose head brokers return, by shard, for running shards."""
         progress = self.progress_of(shards)
         journals = {journal for reached in progress.values() for journal in reached.read_through}
-        heads: dict[str, int] | None = None
-        while heads is None:
-            try:
-                heads = client.highest_heads(sorted(journals))
-            except JournalNotFoundError as error:
-                # It was just deleted, and its shard has not failed yet.
-                deleted = error.journal.partition(";")[0]
-                journals = {name for name in journals if name.partition(";")[0] != deleted}
+        refusals: dict[str, StatusError] = {}
+        heads = client.highest_heads(sorted(journals), refusals=refusals)
+        for refusal in refusals.values():  # For example, the journal was just deleted.
+            logger.warning("shards.no_head cause=%s", refusal)
         return {
             shard_id: {name: heads[name] - at for name, at in reached.read_through.items() if name in heads}
             for shard_id, reached in progress.items()

@@ -26,7 +26,13 @@ from gazette_spark._ledger.positions import (
 )
 from gazette_spark._ledger.query_checkpoint import parse_offsets
 from gazette_spark._ledger.table_log import table_log
-from gazette_spark.errors import GazetteError, InputError
+from gazette_spark.errors import (
+    GazetteError,
+    InputError,
+    JournalNotFoundError,
+    NotAllowedError,
+    StatusError,
+)
 from gazette_spark.lag.estimates import TimedFragment
 from gazette_spark.lag.group_lag import JournalStore, Unread
 from gazette_spark.lag.monitor import Monitor
@@ -85,6 +91,8 @@ class HeadFeed:
         self._client = client
         self._selector = selector
         self._topic = topic
+        self.refused: dict[str, str] = {}
+        """Why the heads of some journals could not be read in the last poll, by journal."""
         self._heads: Mapping[str, int] = {}
         self._stores_at_ms = 0
 
@@ -95,15 +103,23 @@ class HeadFeed:
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Read all write heads, and the stored fragments of journals in which a group is behind."""
         listed = {journal.spec.name: journal for journal in self._client.list_journals(self._selector)}
-        # Brokers refuse every read of a write-only journal, which would hide the heads of all others. No
-        # query reads it. If there are no others, the refusal is the answer.
-        readable = [name for name in listed if listed[name].spec.flags != pb.JournalSpec.O_WRONLY]
-        heads = self._client.write_heads(sorted(readable or listed))
+        refusals: dict[str, StatusError] = {}
+        heads = self._client.write_heads(sorted(listed), refusals=refusals)
         # A head that went back usually comes from a replica that has just joined the journal, and would hide
         # a lag. Other members report the right one. If they report the same, the journal was created again.
         if fallen := sorted(name for name, head in heads.items() if head < self._heads.get(name, 0)):
-            heads |= self._client.highest_heads(fallen)
-        before, self._heads = self._heads.keys(), heads
+            highest = self._client.highest_heads(fallen, refusals=refusals)
+            heads = {name: head for name, head in {**heads, **highest}.items() if name not in refusals}
+        # The next listing lacks a journal that was deleted after this one. No query reads a write-only
+        # journal; if there are no others, the refusal is the answer.
+        expected = (JournalNotFoundError, NotAllowedError) if heads else JournalNotFoundError
+        self.refused = {
+            name: " ".join(str(refusal).split())
+            for name, refusal in refusals.items()
+            if not isinstance(refusal, expected)
+        }
+        before = self._heads.keys()
+        self._heads = {name: head for name, head in {**self._heads, **heads}.items() if name in listed}
         created = {name: journal.create_revision for name, journal in listed.items()}
         monitor.observe_heads(heads, now_ms, self._topic, created)
         # By the listing, not the heads, because a journal whose head could not be read still exists.
@@ -111,14 +127,18 @@ class HeadFeed:
         # Listings are long, and only needed for journals with unread bytes. The difference is negative if the
         # clock was set back.
         if not 0 <= now_ms - self._stores_at_ms < STORES_EVERY_MS:
-            behind = sorted({unread.journal for unread in monitor.unread(now_ms)} & listed.keys())
+            behind = sorted({unread.journal for unread in monitor.unread(now_ms)} & heads.keys())
             stores = {}
             for name in behind:
+                try:
+                    stored = [each.fragment for each in self._client.list_fragments(name)]
+                except StatusError:  # It was just deleted, or the next poll reports why.
+                    continue
                 # A fragment without a time is only on brokers, so retention does not apply yet.
                 fragments = [
-                    TimedFragment(stored.fragment.begin, stored.fragment.end, stored.fragment.mod_time * 1000)
-                    for stored in self._client.list_fragments(name)
-                    if stored.fragment.mod_time
+                    TimedFragment(fragment.begin, fragment.end, fragment.mod_time * 1000)
+                    for fragment in stored
+                    if fragment.mod_time
                 ]
                 retention_ms = listed[name].spec.fragment.retention.ToMilliseconds()
                 stores[name] = JournalStore(fragments, retention_ms or None)
@@ -525,7 +545,11 @@ def poll_all(feeds: Sequence[Feed], monitor: Monitor, now_ms: int) -> list[str]:
             # A bug, or a broken file. Without a report, stale values would look current.
             log.exception("%r cannot be read", feed)
             failure = " ".join(f"{type(error).__name__}: {error}".split())
-        monitor.observe_feed(repr(feed), feed.groups, now_ms, failure, of_heads=isinstance(feed, HeadFeed))
+        refused = feed.refused if isinstance(feed, HeadFeed) and failure is None else {}
+        failures += [f"{feed!r}: {refusal}" for refusal in refused.values()]
+        monitor.observe_feed(
+            repr(feed), feed.groups, now_ms, failure, of_heads=isinstance(feed, HeadFeed), refused=refused
+        )
         if failure is not None:
             # Errors of tables begin with the table, as the feed's name does.
             failures.append(failure if failure.startswith(repr(feed)) else f"{feed!r}: {failure}")

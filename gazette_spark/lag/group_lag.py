@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from gazette_spark.errors import OptionError
@@ -42,6 +42,8 @@ class FeedState:
     """Start of the last round in which it was read; None if it never was."""
     failure: str | None = None
     """Reason why it could not be read in the last round; None if it was."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Reason why a write head could not be read, by journal, although others were."""
 
     @property
     def unread_groups(self) -> tuple[str, ...]:

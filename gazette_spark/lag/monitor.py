@@ -264,13 +264,18 @@ class Monitor:
         failure: str | None = None,
         *,
         of_heads: bool = False,
+        refused: Mapping[str, str] | None = None,
     ) -> None:
-        """Record that a feed was read, or why it could not be read, which makes its values stale."""
+        """Record that a feed was read, or why it could not be read, which makes its values stale.
+
+        ``refused`` has the reasons for which single write heads could not be read, by journal.
+        """
         with self.lock:
             before = self._feeds.get(name)
             # A failure keeps the time of the last success, which shows how old the values are.
-            read_ms = now_ms if failure is None else before.read_ms if before else None
-            self._feeds[name] = FeedState(name, tuple(groups), of_heads, read_ms, failure)
+            is_read = failure is None and not refused
+            read_ms = now_ms if is_read else before.read_ms if before else None
+            self._feeds[name] = FeedState(name, tuple(groups), of_heads, read_ms, failure, refused or {})
 
     def observe_round(self, now_ms: int) -> None:
         """Record that every feed was polled again, and add to each group's charts and to the incidents."""
@@ -496,9 +501,21 @@ class Monitor:
         failures = [feed.failure for feed in feeds if feed.failure and group in (feed.groups or (feed.name,))]
         if (heads := self.heads_failure) is not None:
             failures.append(f"write heads: {heads}")
+        failures += [
+            refusal
+            for feed in feeds
+            for journal, refusal in feed.refused.items()
+            if self._has_read(group, journal)
+        ]
         if (late := self.round_failure(now_ms)) is not None:
             failures.append(late)
         return "; ".join(dict.fromkeys(failures)) or None
+
+    def _has_read(self, group: str, journal: str) -> bool:
+        """Return whether a group has a commit of a listed journal."""
+        if journal not in self._heads:
+            return group in self._groups and journal in self._groups[group].waiting
+        return self.history.last_commit(self.cluster, group, *self.topics.place(journal)) is not None
 
     def failure(self, group: str, now_ms: int) -> str | None:
         """Return why a group's values are stale; None if they are not."""

@@ -591,8 +591,10 @@ def test_a_broker_that_was_just_started(
     heads = [0, 0]
 
     class Starting(Client):
-        def write_heads(self, journals: Iterable[str]) -> dict[str, int]:
-            return {journal: heads.pop() for journal in journals} if heads else super().write_heads(journals)
+        def write_heads(self, journals: Iterable[str], **options: Any) -> dict[str, int]:
+            if heads:
+                return {journal: heads.pop() for journal in journals}
+            return super().write_heads(journals, **options)
 
         highest_heads = write_heads
 

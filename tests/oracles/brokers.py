@@ -170,7 +170,7 @@ class FakeClient:
         found = self._found(journal)
         return found.head if found.stale_head is None else found.stale_head
 
-    def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
+    def write_heads(self, journals: Sequence[str], *, refusals: object = None) -> dict[str, int]:
         return {journal: self.write_head(journal) for journal in journals}
 
     def highest_heads(self, journals: Sequence[str]) -> dict[str, int]:

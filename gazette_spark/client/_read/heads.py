@@ -31,6 +31,7 @@ from gazette_spark.errors import (
     JournalNotFoundError,
     NotAllowedError,
     OffsetNotYetAvailableError,
+    StatusError,
     UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -233,11 +234,13 @@ def write_heads(
     timeout_s: float,
     request: Callable[[str], pb.ReadRequest] = head_request,
     headers: dict[str, pb.Header] | None = None,
+    refusals: dict[str, StatusError] | None = None,
 ) -> dict[str, int]:
     """Return many write heads with concurrent calls.
 
     ``dial`` returns each journal's connection, and ``request`` its request. If a call fails, ``again``
-    retries it until the deadline. The headers of the other answers are added to ``headers``, by journal.
+    retries it until the deadline. The headers of the other answers are added to ``headers``, by journal. A
+    status that ``again`` raises is added to ``refusals``, by journal, or raised if there is no such mapping.
     """
     # Each journal once, in the caller's order.
     names = list(dict.fromkeys(journals))
@@ -246,12 +249,21 @@ def write_heads(
         return HeadCall(dial(name), request(name), timeout_s=timeout_s, headers=headers)
 
     if len(names) < MANY:
-        return _asked(names, begin, again)
-    # The loop exists only for these calls and on its own thread, so a caller's loop is not disturbed.
-    with ThreadPoolExecutor(1, thread_name_prefix="gazette-heads") as thread:
-        asking = _ask_in_loop(dial, names, request, timeout_s=timeout_s, headers=headers)
-        heads = thread.submit(asyncio.run, asking).result()
-    return {name: heads[name] if name in heads else again(name) for name in names}
+        heads = _asked(names, begin)
+    else:
+        # The loop exists only for these calls and on its own thread, so a caller's loop is not disturbed.
+        with ThreadPoolExecutor(1, thread_name_prefix="gazette-heads") as thread:
+            asking = _ask_in_loop(dial, names, request, timeout_s=timeout_s, headers=headers)
+            heads = thread.submit(asyncio.run, asking).result()
+    for name in names:
+        if name not in heads:
+            try:
+                heads[name] = again(name)
+            except StatusError as error:
+                if refusals is None:
+                    raise
+                refusals[name] = error
+    return {name: heads[name] for name in names if name in heads}
 
 
 async def _ask_in_loop(
@@ -309,7 +321,8 @@ def tails(
     def begin(name: str) -> TailCall:
         return TailCall(dial(name), name, offsets[name], max_bytes=max_bytes, timeout_s=timeout_s)
 
-    return _asked(offsets, begin, again)
+    answers = _asked(offsets, begin)
+    return {name: answers[name] if name in answers else again(name) for name in offsets}
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,18 +403,15 @@ def settle_head(
         attempt += 1
 
 
-def _asked(
-    journals: Iterable[str], begin: Callable[[str], Call[T]], again: Callable[[str], T]
-) -> dict[str, T]:
+def _asked(journals: Iterable[str], begin: Callable[[str], Call[T]]) -> dict[str, T]:
+    """Return the answers of the calls that succeed."""
     answers: dict[str, T] = {}
     under_way: deque[Call[T]] = deque()
 
     def take() -> None:
         call = under_way.popleft()
-        try:
+        with suppress(GazetteError):  # The caller retries.
             answers[call.journal] = call.take()
-        except GazetteError:
-            answers[call.journal] = again(call.journal)
 
     try:
         for journal in journals:

@@ -15,14 +15,17 @@ from gazette_spark.client import AppendService, Client, PolledList, WatchedList
 from gazette_spark.client._list.apply import CHANGES_PER_APPLY
 from gazette_spark.client._list.listing import ListedFragment
 from gazette_spark.client._read.heads import CALLS_IN_FLIGHT, MANY, Tail
+from gazette_spark.client._transport.retry import UNKNOWN_TRIES
 from gazette_spark.errors import (
     AuthError,
     ClosedError,
     EtcdTransactionFailedError,
     GazetteError,
+    InsufficientJournalBrokersError,
     JournalNotFoundError,
     OptionError,
     ProtocolError,
+    StatusError,
     UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -248,6 +251,32 @@ def test_write_heads_names_the_missing_journal(stub: StubBroker, client: Client)
     stub.script("Read", [pb.ReadResponse(status=pb.JOURNAL_NOT_FOUND)])
     with pytest.raises(JournalNotFoundError, match="some/other"):
         client.write_heads(["some/other"])
+
+
+@pytest.mark.parametrize("name", ["write_heads", "highest_heads"])
+@pytest.mark.parametrize("count", [1, MANY])
+def test_heads_beside_journals_that_have_none(stub: StubBroker, name: str, count: int) -> None:
+    """Only one of the journals without brokers is waited for."""
+    lost = pb.INSUFFICIENT_JOURNAL_BROKERS
+    statuses = {"a/idle": lost, "a/lost": lost, "b/deleted": pb.JOURNAL_NOT_FOUND}
+
+    def head(request: pb.ReadRequest) -> list[Act]:
+        status = statuses.get(request.journal)
+        return [not_yet(7) if status is None else pb.ReadResponse(status=status)]
+
+    stub.script("Read", head)
+    names = [f"many/{number}" for number in range(count)]
+    refusals: dict[str, StatusError] = {}
+    with Client(stub.endpoint, timeout_s=30) as client:
+        found = getattr(client, name)([*statuses, *names], refusals=refusals)
+    assert found == dict.fromkeys(names, 7)
+    assert {journal: type(error) for journal, error in refusals.items()} == {
+        "a/idle": InsufficientJournalBrokersError,
+        "a/lost": InsufficientJournalBrokersError,
+        "b/deleted": JournalNotFoundError,
+    }
+    requests = [request.journal for request in stub.requests("Read")]
+    assert [requests.count(journal) for journal in statuses] == [1 + UNKNOWN_TRIES, 2, 2]
 
 
 def fragments(*spans: tuple[int, int], token: int = 0, url: str = "") -> pb.FragmentsResponse:

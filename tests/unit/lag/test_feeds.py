@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark._ledger.positions import GroupCommit
 from gazette_spark.client import Client
 from gazette_spark.errors import InputError
 from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, poll_all
@@ -14,7 +15,9 @@ from gazette_spark.lag.monitor import Monitor, prefix_of
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_specs import journal_spec
+from gazette_spark.testing.stub_broker import StubBroker, not_yet
 from tests.oracles.brokers import FakeClient, FakeJournal
+from tests.unit.client.listings import message
 
 
 class Heads:
@@ -107,6 +110,53 @@ def test_a_journal_that_nobody_may_read_hides_no_other(gazette_client: Client, f
     assert history.fetch_topic("gazette", prefix_of(journal.name)) == [5]
     (refused,) = poll_all([HeadFeed(gazette_client, f"name={write_only.name}")], monitor, 1_000)
     assert "NOT_ALLOWED" in refused
+
+
+@pytest.mark.parametrize("status", [pb.JOURNAL_NOT_FOUND, pb.INSUFFICIENT_JOURNAL_BROKERS])
+def test_a_journal_without_a_head_hides_no_other(status: pb.Status) -> None:
+    """If it was deleted after the listing, the next listing lacks it. Otherwise its groups are stale."""
+    history = History(HistoryOptions())
+    monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+    heads = {"a/one": not_yet(5), "b/two": not_yet(7)}
+    with StubBroker() as broker, Client(broker.endpoint, timeout_s=30) as client:
+        broker.script("Read", lambda request: [heads[request.journal]])
+        both = [message("a/one", "b/two", revision=1)]
+        broker.script("List", both, both, [message("a/one", revision=2)])
+        feed = HeadFeed(client)
+        assert poll_all([feed], monitor, 1_000) == []
+        for group, journal in (("one", "a/one"), ("two", "b/two")):
+            monitor.observe_commits(group, [GroupCommit(1, 1_000, {journal: 5})], 1_000)
+        heads |= {"a/one": not_yet(6), "b/two": pb.ReadResponse(status=status)}
+        problem = "journal 'b/two': INSUFFICIENT_JOURNAL_BROKERS"
+        is_refused = status == pb.INSUFFICIENT_JOURNAL_BROKERS
+        assert [problem in line for line in poll_all([feed], monitor, 2_000)] == [True] * is_refused
+        assert [history.fetch_topic("gazette", topic) for topic in ("a", "b")] == [[6], [7]]
+        failures = [monitor.failure(group, 2_000) or "" for group in ("one", "two")]
+        assert [problem in failure for failure in failures] == [False, is_refused]
+        assert (monitor.heads_ms, monitor.ready) == (1_000 if is_refused else 2_000, True)
+        assert poll_all([feed], monitor, 3_000) == []
+        assert [history.fetch_topic("gazette", topic) for topic in ("a", "b")] == [[6], None]
+        assert monitor.failure("two", 3_000) is None
+
+
+def test_a_journal_that_is_deleted_before_its_fragments_are_listed() -> None:
+    """It does not lose the round."""
+    history = History(HistoryOptions())
+    monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+    with StubBroker() as broker, Client(broker.endpoint, timeout_s=30) as client:
+        broker.script("List", [message("a/one", "b/two", revision=1)])
+        broker.script("Read", [not_yet(7)])
+        stored = pb.Fragment(journal="b/two", end=7, compression_codec=pb.NONE)
+        fragments = {
+            "a/one": pb.FragmentsResponse(status=pb.JOURNAL_NOT_FOUND),
+            "b/two": pb.FragmentsResponse(fragments=[{"spec": stored}]),
+        }
+        broker.script("ListFragments", lambda request: [fragments[request.journal]])
+        feed = HeadFeed(client)
+        poll_all([feed], monitor, 1_000)
+        monitor.observe_commits("orders", [GroupCommit(1, 1_000, {"a/one": 5, "b/two": 5})], 1_000)
+        assert poll_all([feed], monitor, 1_000_000) == []
+        assert list(monitor._stores) == ["b/two"]
 
 
 def test_a_checkpoint_in_a_bucket_is_refused_at_once() -> None:
