@@ -183,12 +183,18 @@ class TableFeed:
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Read the commits since the last poll, or the whole history at the first poll."""
         # This needs no JVM, so a monitor of many tables is a small process.
+        # One row is enough to see whether there are new rows.
+        newest = self._fetch(1) if self._version >= 0 else ()
+        new = newest[0].version - self._version if newest else 0
+        if new < 0:
+            # The table was created again, or rolled back if it is an Iceberg table. Its commits do not follow
+            # the known ones.
+            for app_id in self._app_ids:
+                monitor.forget_group(self._group(app_id))
+            self._app_ids, self._version = [], -1
         if self._version < 0:
             rows = self._fetch(None)
         else:
-            # One row is enough to see whether there are new rows.
-            newest = self._fetch(1)
-            new = newest[0].version - self._version if newest else 0
             # New rows may depend on earlier ones, so some of these are read again.
             rows = self._fetch(new + BEFORE_KNOWN) if new > 0 else []
             # If a RESTORE or an entry refers to a version before these rows, its position is unknown. Then

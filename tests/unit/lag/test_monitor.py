@@ -331,6 +331,21 @@ def test_a_table_is_read_whole_once_and_then_what_is_new(monitor: Monitor) -> No
     assert feed.groups == ("orders",)
 
 
+def test_a_table_that_is_created_again_is_read_from_its_beginning(monitor: Monitor) -> None:
+    """Its versions are below the known ones. An Iceberg table that is rolled back looks the same."""
+    monitor.observe_heads({"a/b": 1000}, 10_000)
+    log = Log()
+    log.operations = [("WRITE", entry(at)) for at in range(1, 31)]
+    feed = TableFeed("/lake/orders", fetch=log.rows)
+    assert poll_all([feed], monitor, 10_000) == []
+    log.operations = [("WRITE", entry(at)) for at in (3, 5)]
+    assert poll_all([feed], monitor, 10_000) == []
+    assert (offsets(monitor, "orders"), monitor.last_order("orders")) == ([3, 5], 1)
+    log.operations.append(("WRITE", entry(7)))
+    assert poll_all([feed], monitor, 10_000) == []
+    assert offsets(monitor, "orders") == [3, 5, 7]
+
+
 def test_a_table_with_two_writers_is_two_groups(monitor: Monitor) -> None:
     log = Log()
     log.operations = [("WRITE", entry(1)), ("WRITE", entry(2, "other"))]
