@@ -14,6 +14,7 @@ from gazette_spark.cli.journal_options import (
     chosen_selector,
     is_fully_suspended,
     journal_argument,
+    leaves_out_deleted,
 )
 from gazette_spark.cli.main import Integer
 from gazette_spark.cli.output import Printer, Row, output_option, size_text, time_text
@@ -22,7 +23,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.durations import parse_duration
 
 if TYPE_CHECKING:
-    from gazette_spark.client import ListedFragment
+    from gazette_spark.client import FragmentGap, ListedFragment
 
 
 @click.command()
@@ -62,15 +63,16 @@ def fragments(
         times = f"{time_text(end)} is before --from, {time_text(begin)}"
         raise click.UsageError(f"--to: {times}; give a later --to, or an earlier --from")
     ttl_s = parse_duration(url_ttl, "--url-ttl").ToNanoseconds() / 1e9
+    listings = []
     with connect() as client:
         chosen_selector(journal, selector)
-        listings = [
-            client.list_fragments(
-                spec.name, begin_mod_time=begin, end_mod_time=end, signature_ttl_s=ttl_s or None
-            )
-            for spec in chosen_journals(client, journal, selector)
-            if not is_fully_suspended(spec)
-        ]
+        for spec in chosen_journals(client, journal, selector):
+            if not is_fully_suspended(spec):
+                with leaves_out_deleted(journal):
+                    listing = client.list_fragments(
+                        spec.name, begin_mod_time=begin, end_mod_time=end, signature_ttl_s=ttl_s or None
+                    )
+                    listings.append(listing)
     match printer.format:
         case "proto":
             for listing in listings:
@@ -165,15 +167,15 @@ def gaps(
     A query that reads them loses data. Brokers notice missing files when they list their stores again.
     """
     columns = ["journal", "begin", "end", "bytes"]
+    found: list[FragmentGap] = []
     if begin is not None and end is not None and end < begin:
         raise click.UsageError(f"--end {end} is before --begin {begin}; give a later --end")
     with connect() as client:
         chosen_selector(journal, selector)
-        rows = [
-            {name: getattr(gap, name) for name in columns}
-            for spec in chosen_journals(client, journal, selector)
-            for gap in client.gaps(spec.name, begin=begin, end=end)
-        ]
+        for spec in chosen_journals(client, journal, selector):
+            with leaves_out_deleted(journal):
+                found += client.gaps(spec.name, begin=begin, end=end)
+    rows = [{name: getattr(gap, name) for name in columns} for gap in found]
     if not rows and printer.format == "table":
         click.echo("no gaps")
         return

@@ -297,6 +297,17 @@ def chosen_journals(client: Client, journal: str | None, selector: str) -> list[
     return [spec for spec in specs if spec.flags != pb.JournalSpec.O_WRONLY]
 
 
+@contextmanager
+def leaves_out_deleted(journal: str | None) -> Iterator[None]:
+    """Leave out a journal of a selection that was deleted after it was listed."""
+    try:
+        yield
+    except JournalNotFoundError as error:
+        if journal:
+            raise
+        click.echo(f"{error.journal} is left out, because it was deleted", err=True)
+
+
 def with_hint(client: Client, error: JournalNotFoundError) -> JournalNotFoundError:
     """Return the error with a suggestion, if a journal has a similar name."""
     from gazette_spark.client._list.listing import name_hint

@@ -22,6 +22,7 @@ from gazette_spark.cli.journal_options import (
     interrupted_by_signals,
     is_fully_suspended,
     journal_argument,
+    leaves_out_deleted,
 )
 from gazette_spark.cli.main import Integer, Interrupted
 from gazette_spark.cli.times import Time
@@ -288,7 +289,8 @@ def read(
                     # A suspended journal has no content, and reading it would needlessly resume it.
                     if not is_fully_suspended(spec):
                         bar.show(f"reading {spec.name} ({at + 1} of {len(specs)})")
-                        drain(sink, open_source(journal or spec.name), offsets)
+                        with leaves_out_deleted(journal):
+                            drain(sink, open_source(journal or spec.name), offsets)
             except KeyboardInterrupt:
                 target.flush()
                 if offsets_out is not None:

@@ -197,18 +197,31 @@ def test_heads_of_a_listing_with_journals_that_have_none(
     ("command", "output"),
     [("fragments", '"end": 4'), ("gaps", ""), ("read", "four")],
 )
-def test_a_selection_with_a_write_only_journal(tmp_path: Path, command: str, output: str) -> None:
-    """Brokers refuse to read it, and its content is nothing that the command could show."""
+def test_a_selection_with_journals_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, output: str
+) -> None:
+    """One is write-only, and one is deleted after it was listed. The command shows the others."""
+    list_journals = Client.list_journals
+
+    def delete_listed(client: Client, selector: str) -> list[pb.ListResponse.Journal]:
+        listed = list_journals(client, selector)
+        client.apply([pb.ApplyRequest.Change(delete="shop/a", expect_mod_revision=-1)])
+        return listed
+
     with EmbeddedBroker(tmp_path) as broker, Client(broker.endpoint) as client:
-        specs = [journal_spec(f"shop/{name}") for name in ("clicks", "written")]
-        specs[1].flags = pb.JournalSpec.O_WRONLY
+        specs = [journal_spec(f"shop/{name}") for name in ("a", "clicks", "written")]
+        specs[2].flags = pb.JournalSpec.O_WRONLY
         client.create_journals(*specs)
         client.append("shop/clicks", b"four")
+        monkeypatch.setattr(Client, "list_journals", delete_listed)
         options = ["--broker", broker.endpoint, "-l", "prefix=shop/"]
         options += [] if command == "read" else ["-o", "jsonl"]
         answer = CliRunner().invoke(main, ["journals", command, *options])
     assert (answer.exit_code, output in answer.stdout) == (0, True), answer.stderr
-    assert answer.stderr.splitlines()[0] == "shop/written is left out, because it is write-only"
+    assert answer.stderr.splitlines()[:2] == [
+        "shop/written is left out, because it is write-only",
+        "shop/a is left out, because it was deleted",
+    ]
 
 
 PLACES = [
