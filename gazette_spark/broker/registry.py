@@ -153,15 +153,20 @@ class JournalRegistry:
                 self._check(change.upsert)
         return self.keyspace.apply(changes, check)
 
-    def set_suspension(self, name: str, level: int, offset: int) -> None:
-        """Change a journal's suspension, as its next revision. A journal that was deleted stays deleted."""
+    def set_suspension(
+        self, name: str, level: int, offset: int, check: Callable[[JournalCatalog], None]
+    ) -> None:
+        """Change a journal's suspension, as its next revision. A journal that was deleted stays deleted.
+
+        As in :meth:`apply`, ``check`` refuses by raising.
+        """
         while (entry := self.catalog.items.get(name)) is not None:
             # Use the revision that was read, as any client would. If the spec has changed in between, read it
             # again.
             change = pb.ApplyRequest.Change(expect_mod_revision=entry.mod_revision, upsert=entry.spec)
             change.upsert.suspend.level = level  # type: ignore[assignment]  # An enum's value, from our own table.
             change.upsert.suspend.offset = offset
-            if self.keyspace.apply([change]) is not None:
+            if self.keyspace.apply([change], check) is not None:
                 return
 
     def wait_for(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
@@ -16,7 +17,10 @@ import httpx
 import pytest
 
 from gazette_spark import Client
-from gazette_spark.broker import GatewaySettings
+from gazette_spark.broker import EmbeddedBroker, GatewaySettings
+from gazette_spark.broker.api import append_fsm
+from gazette_spark.broker.registry import JournalRegistry
+from gazette_spark.client import journal_spec
 from gazette_spark.errors import (
     InsufficientJournalBrokersError,
     NoJournalPrimaryBrokerError,
@@ -520,3 +524,39 @@ def test_suspended_journals_lose_and_regain_members(cluster: EmbeddedCluster) ->
         assert cluster.slots("cluster/empty") == ()
         assert wire.read("cluster/empty")[0].status == pb.SUSPENDED
         assert wire.append("cluster/empty", b"x").status == pb.OK
+
+
+def test_a_former_primary_suspends_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has none of the bytes that its successor has acknowledged, so the journal looks empty to it."""
+    suspend_level = append_fsm.suspend_level
+    with running(tmp_path, replication=1) as cluster:
+        former, successor = cluster.primary(NAME), cluster.others(NAME)[0]
+
+        def suspend_after_a_move(*state: Any, **options: Any) -> int:
+            monkeypatch.setattr(append_fsm, "suspend_level", suspend_level)
+            cluster.keyspace.put_slots({NAME: (successor.member,)})
+            append(successor, b"acknowledged")
+            return suspend_level(*state, **options)
+
+        monkeypatch.setattr(append_fsm, "suspend_level", suspend_after_a_move)
+        assert append(former, b"", suspend=pb.AppendRequest.SUSPEND_NOW).status == pb.SUSPENDED
+        assert content_at(successor) == b"acknowledged"
+
+
+def test_a_journal_that_is_created_again_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins at 0, not at the offset at which its predecessor was suspended."""
+    set_suspension = JournalRegistry.set_suspension
+    with EmbeddedBroker(tmp_path) as broker, Client(broker.endpoint) as client:
+        suspended = journal_spec(NAME)
+        suspended.suspend.level, suspended.suspend.offset = pb.JournalSpec.Suspend.FULL, 100
+        client.apply([pb.ApplyRequest.Change(upsert=suspended)])
+
+        def create_again(registry: JournalRegistry, *arguments: Any) -> None:
+            client.apply([pb.ApplyRequest.Change(delete=NAME, expect_mod_revision=-1)])
+            client.apply([pb.ApplyRequest.Change(upsert=journal_spec(NAME))])
+            set_suspension(registry, *arguments)
+
+        monkeypatch.setattr(JournalRegistry, "set_suspension", create_again)
+        assert client.append(NAME, b"x").begin == 0

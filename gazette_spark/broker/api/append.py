@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gazette_spark.broker.api import append_fsm
@@ -13,6 +14,7 @@ from gazette_spark.broker.api.call import Resolved, ServedCall, ServiceContext, 
 from gazette_spark.broker.api.flow_control import TICK_S, MinRate, effective_max_rate
 from gazette_spark.broker.api.message_pump import MessageSource, NoMessage
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal
+from gazette_spark.broker.registry import JournalCatalog
 from gazette_spark.broker.replication.proxy import proxy_append
 from gazette_spark.errors import NotAllowedError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -86,7 +88,8 @@ def _attempt(
     # retry.
     if resolved.status == pb.SUSPENDED and request.suspend == pb.AppendRequest.SUSPEND_RESUME:
         assert resolved.spec is not None
-        context.registry.set_suspension(resolved.spec.name, _Suspend.NONE, resolved.spec.suspend.offset)
+        with suppress(_MovedError):
+            _suspend(context, resolved, _Suspend.NONE, resolved.spec.suspend.offset)
         return None
     if resolved.status != pb.OK:
         return _refusal(context, request.journal, resolved.status)
@@ -112,6 +115,31 @@ def _attempt(
         if not granted or not resolved.is_current(context):
             return None
         return _AppendTurn(context, request, resolved, journal, call).run(messages)
+
+
+class _MovedError(Exception):
+    """The journal has other members, or another spec, than those for which an append was resolved."""
+
+
+def _suspend(context: ServiceContext, resolved: Resolved, level: int, offset: int) -> None:
+    """Change the suspension of the journal that a call was resolved for.
+
+    Raises:
+        _MovedError: it has moved to other brokers, or was created again.
+    """
+    assert resolved.spec is not None
+
+    spec = resolved.spec
+
+    # Nothing changes between this check and the change. A former primary lacks what its successors have
+    # appended, and would suspend a journal as empty whose bytes only they have. The offset of a suspension
+    # does not apply to a journal that was created again.
+    def check(catalog: JournalCatalog) -> None:
+        entry = catalog.items.get(spec.name)
+        if entry is None or entry.spec.suspend != spec.suspend or not resolved.is_current(context):
+            raise _MovedError
+
+    context.registry.set_suspension(spec.name, level, offset, check)
 
 
 def _refusal(context: ServiceContext, journal: str, status: int, problem: str = "") -> pb.AppendResponse:
@@ -146,7 +174,7 @@ class _AppendTurn:
         self._is_committing = False
         self._patience: threading.Timer | None = None
 
-    def run(self, messages: MessageSource[pb.AppendRequest]) -> pb.AppendResponse | None:  # noqa: PLR0911
+    def run(self, messages: MessageSource[pb.AppendRequest]) -> pb.AppendResponse | None:  # noqa: PLR0911, PLR0912
         """Check the preconditions, stage the content, commit.
 
         Returns:
@@ -181,8 +209,11 @@ class _AppendTurn:
             # Suspension comes after the preconditions, because an append that they refuse must not resume the
             # journal.
             begin = journal.head().spool_end if plan.roll_to is None else plan.roll_to
-            if self._is_suspended(begin):
-                return _refusal(self._context, journal.name, pb.SUSPENDED)
+            try:
+                if self._is_suspended(begin):
+                    return _refusal(self._context, journal.name, pb.SUSPENDED)
+            except _MovedError:
+                return None
             # A resumed journal is assigned more replicas, and the append has to reach those, too.
             if not self._resolved.is_current(self._context):
                 return None
@@ -254,7 +285,7 @@ class _AppendTurn:
         journal = self._journal
         step = append_fsm.suspend_step(journal.spec.suspend.level, self._request)
         if step is SuspendStep.RESUME:
-            self._context.registry.set_suspension(journal.name, _Suspend.NONE, begin)
+            _suspend(self._context, self._resolved, _Suspend.NONE, begin)
         if step is not SuspendStep.TRY:
             return step is SuspendStep.REFUSE
         ignore_age = self._request.suspend == pb.AppendRequest.SUSPEND_NOW
@@ -269,7 +300,7 @@ class _AppendTurn:
         reachable = append_fsm.suspend_level(fragments, journal.spec, ignore_age=ignore_age, now=time.time())
         level = journal.spec.suspend.level
         if reachable > level:  # A journal that is suspended further stays so.
-            self._context.registry.set_suspension(journal.name, reachable, begin)
+            _suspend(self._context, self._resolved, reachable, begin)
         return max(level, reachable) != _Suspend.NONE
 
     def _stage(self, txn: AppendTxn, messages: MessageSource[pb.AppendRequest]) -> None:
