@@ -388,6 +388,7 @@ class LiveJournal:
 
         Raises:
             OSError: the store refused one; it and later ones stay where they are.
+            JournalClosedError: the journal was deleted, or given up.
         """
         with self._upload_lock:
             store = self.first_store
@@ -405,7 +406,8 @@ class LiveJournal:
                 )
                 try:
                     # The lock is not held: an upload takes long, and reads and appends continue meanwhile.
-                    stored = store.put(fragment, encode(content, fragment.codec), fsync=self._settings.fsync)
+                    blocks = encode(content, fragment.codec)
+                    stored = store.put(fragment, blocks, fsync=self._settings.fsync, guard=self._storing())
                 finally:
                     # Do this even after a failure: otherwise every spool that waits for a broken store keeps
                     # its files open.
@@ -417,6 +419,16 @@ class LiveJournal:
                     self._uploaded.append(stored)
                     self._drop_covered()
                     self._update_view()
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        """Hold the lock while a fragment gets its name, unless the journal was deleted or given up."""
+        # A journal that was created again in the meantime would take the fragment for its own, and drop its
+        # spools with bytes at the same offsets.
+        with self.changed:
+            if self.abandoned:
+                raise JournalClosedError
+            yield
 
     def close(self) -> None:
         """End reads and waiting appends. The append that has the turn may still be committed."""

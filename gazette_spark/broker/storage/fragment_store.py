@@ -14,6 +14,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
@@ -135,8 +136,17 @@ class FragmentStore:
         """
         yield from self._walk(journal, "", self._locate(self.directory(journal)), is_journal)
 
-    def put(self, fragment: Fragment, blocks: Iterable[bytes], *, fsync: bool) -> Fragment:
+    def put(
+        self,
+        fragment: Fragment,
+        blocks: Iterable[bytes],
+        *,
+        fsync: bool,
+        guard: AbstractContextManager[None] | None = None,
+    ) -> Fragment:
         """Write the fragment's file, whole or not at all, and return it as stored.
+
+        The complete file gets its name inside ``guard``, which may raise to prevent that.
 
         Raises:
             ProtocolError: the fragment has no path in this store.
@@ -152,7 +162,8 @@ class FragmentStore:
             partial = path.parent / f".partial-{path.name[:150]}{secrets.token_hex(8)}"
             try:
                 _write(partial, blocks, fsync=fsync)
-                partial.rename(path)
+                with guard or contextlib.nullcontext():
+                    partial.rename(path)
                 if fsync:
                     sync_directory(path.parent)  # The spool, the only other copy, is deleted next.
             finally:

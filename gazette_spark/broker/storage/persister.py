@@ -136,6 +136,8 @@ class Persister:
         problem = ""
         try:
             journal.persist()
+        except JournalClosedError:  # It was deleted, so nothing is left to do.
+            pass
         except (OSError, ProtocolError) as error:
             problem = str(error)
             if not journal.closed:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.broker import journal as journal_module
-from gazette_spark.broker.journal import JournalSettings, LiveJournal, OpenSpools
+from gazette_spark.broker.journal import JournalClosedError, JournalSettings, LiveJournal, OpenSpools
 from gazette_spark.broker.storage.encoders import encode
 from gazette_spark.broker.storage.persister import Persister
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -140,6 +140,21 @@ def test_a_spool_that_others_stored_is_not_uploaded(
     uploading.result(DEADLINE_S)
     assert stored_spans(journal) == [(0, 5)]
     assert list((tmp_path / "spools").glob("00000001.*")) == []
+
+
+def test_a_journal_that_is_deleted_during_an_upload_stores_nothing(
+    tmp_path: Path, journal: LiveJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes would replace those of a journal that is created again under the same name."""
+
+    def delete_first(blocks: Iterable[bytes], codec: int) -> Iterator[bytes]:
+        journal.delete()
+        yield from encode(blocks, codec)
+
+    monkeypatch.setattr(journal_module, "encode", delete_first)
+    with pytest.raises(JournalClosedError):
+        journal.persist()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def open_files() -> int:
