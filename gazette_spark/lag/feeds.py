@@ -249,11 +249,16 @@ class CheckpointFeed:
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Read the batches that were finished since the last poll."""
-        steps = self.commits(monitor.last_order(self._group))
+        newest = monitor.last_order(self._group)
+        steps = self.commits(newest)
+        if steps and steps[-1].order < newest:
+            monitor.forget_group(self._group)
         monitor.observe_commits(self._group, steps, now_ms, source=repr(self))
 
     def commits(self, newest_batch_id: int) -> list[GroupCommit]:
         """Return the steps after batch ``newest_batch_id``, oldest first.
+
+        If there is no such batch any more, the query checkpoint was created again, and all steps are new.
 
         Raises:
             InputError: there is no query checkpoint.
@@ -263,6 +268,8 @@ class CheckpointFeed:
             # A batch is finished when it is in the commit log. The newest file of offsets is a plan, which
             # may still fail.
             finished = list(finished_batches(self._names("offsets"), self._names("commits")))
+            if finished and finished[0] < newest_batch_id:
+                newest_batch_id = -1
             new = [batch_id for batch_id in finished[: self._batches] if batch_id > newest_batch_id]
             steps = []
             for batch_id in reversed(new):

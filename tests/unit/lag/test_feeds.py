@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, poll_all
 from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor, prefix_of
 from gazette_spark.lag.rules import Thresholds
+from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.testing.stub_broker import StubBroker, not_yet
@@ -163,6 +166,27 @@ def test_a_checkpoint_in_a_bucket_is_refused_at_once() -> None:
     """A URL was once treated as a local directory named ``s3a:``."""
     with pytest.raises(InputError, match=r"s3a://lake/orders is in an object store .* name its table"):
         CheckpointFeed("s3a://lake/orders", "orders")
+
+
+def test_a_query_checkpoint_that_is_created_again_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """Its batches are numbered from 0 again."""
+    history = History(HistoryOptions())
+    monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+    monitor.observe_heads({"a/b": 1000}, 1_000)
+    feed = CheckpointFeed(str(tmp_path), "orders")
+    offsets = []
+    for batches in (30, 2):
+        for log in ("offsets", "commits"):
+            shutil.rmtree(tmp_path / log, ignore_errors=True)
+            (tmp_path / log).mkdir()
+            for batch in range(batches):
+                position = JournalOffsets({"a/b": 10 * batch + batches})
+                path = tmp_path / log / str(batch)
+                path.write_text(f"v1\n{{}}\n{position.to_json()}\n")
+                os.utime(path, (1, 1))
+        assert poll_all([feed], monitor, 1_000) == []
+        offsets.append(monitor.committed("orders", 1_000))
+    assert offsets == [{"a/b": 320}, {"a/b": 12}]
 
 
 def test_a_directory_that_is_no_query_checkpoint(tmp_path: Path) -> None:
