@@ -86,7 +86,7 @@ class JournalSettings:
     fsync: bool = False
     clock: Callable[[], float] = time.time
     on_sealed: Callable[[LiveJournal], None] = lambda _journal: None
-    """Called, with the turn held, after a spool was closed."""
+    """Called after a spool was closed, or the journal was given up. It must not wait."""
     open_spools: OpenSpools = field(default_factory=OpenSpools)
     """Limits the number of journals with open files."""
 

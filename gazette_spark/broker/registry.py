@@ -238,8 +238,8 @@ class JournalRegistry:
         for name in names:
             if name in live and self.member not in after.slots.get(name, ()):
                 # A broker that lost its membership has been replaced, so its bytes may no longer belong to
-                # the journal. A broker that gave the journal up in an orderly way keeps its closed spools
-                # until it ends, because they may not be stored yet.
+                # the journal. A broker that gave the journal up in an orderly way stores its closed spools,
+                # and keeps them until it ends, because no other broker may have their bytes.
                 deleted = is_expelled or name not in after.catalog.items
                 journal = live.pop(name)
                 if deleted:
@@ -247,6 +247,7 @@ class JournalRegistry:
                 else:
                     journal.close()
                     self._dropped.append(journal)
+                    self._settings.on_sealed(journal)
         self._live = live
         for name in names:
             if name not in live:

@@ -265,8 +265,9 @@ class BrokerRuntime:
 
     def _on_sealed(self, journal: LiveJournal) -> None:
         # All replicas have the same fragment. The primary stores it, and the others store it only if the
-        # primary does not.
-        if journal.first_store is not None and self.registry.is_primary(journal.name):
+        # primary does not, or if they have given the journal up.
+        is_mine = journal.closed or self.registry.is_primary(journal.name)
+        if journal.first_store is not None and is_mine and journal.sealed():
             self.persister.upload(journal)  # Another replica's turn comes with its next pulse.
 
     def flush(self, timeout_s: float) -> None:

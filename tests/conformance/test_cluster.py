@@ -560,3 +560,15 @@ def test_a_journal_that_is_created_again_is_not_resumed(
 
         monkeypatch.setattr(JournalRegistry, "set_suspension", create_again)
         assert client.append(NAME, b"x").begin == 0
+
+
+def test_a_replica_stores_what_it_gives_up(tmp_path: Path) -> None:
+    """A primary that has just joined has none of its bytes, and suspends the journal as empty."""
+    with running(tmp_path) as cluster:
+        primary, replica, joins = cluster.primary(NAME), cluster.replicas(NAME)[0], cluster.others(NAME)[0]
+        append(primary, b"first,")
+        cluster.keyspace.put_slots({NAME: (joins.member, replica.member)})
+        assert append(joins, b"", suspend=pb.AppendRequest.SUSPEND_NOW).status == pb.SUSPENDED
+        wait_for(lambda: any(path.is_file() for path in (tmp_path / NAME).rglob("*")), "the stored fragment")
+        assert append(joins, b"second").commit.begin == 6
+        assert content_at(cluster.primary(NAME)) == b"first,second"
