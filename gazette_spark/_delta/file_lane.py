@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
@@ -37,6 +38,9 @@ from gazette_spark._ledger.query_checkpoint import missing_table
 from gazette_spark._options.table import TARGET_OPTION
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
 from gazette_spark.locations import local_path
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable as Snapshot
 
 PARTITION_TYPES = (BooleanType, ByteType, DateType, IntegerType, LongType, ShortType, StringType)
 """Types of partition columns: each value has exactly one text, so equal values share a partition."""
@@ -119,7 +123,6 @@ def prepare_files(
     if detail is None and checkpoint is not None and has_files(spark, f"{checkpoint}/commits"):
         raise missing_table(table.name, checkpoint)
     detail = detail or layout.make(spark, table, schema)
-    fitted = fitted_rows(table.name, app_id, schema, table.schema(spark), detail.partition_by)
     # This check comes before any request to the store: without credentials, deltalake searches for some,
     # which takes a long time.
     if storage_options is None and local_path(detail.location) is None:
@@ -128,16 +131,8 @@ def prepare_files(
     files = FileCommits(table.name, detail.location, detail.table_id, storage_options or {})
     # Open the table once now, so that a table that does not accept files is refused before a task has written
     # one.
-    files.open(table.current_location(spark))
-    target = file_target(
-        files,
-        schema,
-        fitted,
-        detail.partition_by,
-        properties=detail.properties,
-        file_bytes=layout.target_file_bytes,
-    )
-    return files, target
+    snapshot = files.open(table.current_location(spark))
+    return files, file_target(files, snapshot, schema, app_id=app_id, file_bytes=layout.target_file_bytes)
 
 
 def fitted_rows(
@@ -183,32 +178,34 @@ def fitted_rows(
 
 
 def file_target(
-    files: FileCommits,
-    schema: StructType,
-    fitted: FittedRows,
-    partition_by: Sequence[str],
-    *,
-    properties: Mapping[str, str | None],
-    file_bytes: int | None,
+    files: FileCommits, snapshot: Snapshot, schema: StructType, *, app_id: str, file_bytes: int | None
 ) -> FileTarget:
     """Return where and how tasks write the rows of a schema.
 
     Args:
         files: The committer of the files.
+        snapshot: The snapshot that it has opened.
         schema: Columns of the rows.
-        fitted: The same columns, as the table stores them.
-        partition_by: The table's partition columns.
-        properties: The table's properties.
+        app_id: For errors.
         file_bytes: Size at which a task starts another file; None for the default.
+
+    Raises:
+        SchemaMismatchError: as for :func:`fitted_rows`.
+        TableRefusedError: as for :func:`fitted_rows`.
     """
+    # Columns and partitions are those with which each commit compares the table. If they were read
+    # separately, the table could be replaced in between, and files for other partitions would be committed.
+    metadata = snapshot.metadata()
+    table_schema = StructType.fromJson(json.loads(snapshot.schema().to_json()))
+    fitted = fitted_rows(files.table, app_id, schema, table_schema, metadata.partition_columns)
     return FileTarget(
         files.table,
         files.location,
         json.dumps(schema.jsonValue()),
         json.dumps(fitted.written.jsonValue()),
-        partition_by=tuple(partition_by),
+        partition_by=tuple(metadata.partition_columns),
         not_null=fitted.not_null,
         file_bytes=file_bytes or DEFAULT_FILE_BYTES,
-        indexed_leaves=int(properties.get(INDEXED_PROPERTY) or DEFAULT_INDEXED_LEAVES),
+        indexed_leaves=int(metadata.configuration.get(INDEXED_PROPERTY) or DEFAULT_INDEXED_LEAVES),
         storage_options=files.storage_options,
     )

@@ -10,7 +10,6 @@ table's ledger and the query checkpoint alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -108,7 +107,6 @@ class DeltaFormatTable:
                 although the query has written batches.
         """
         self._make(schema)
-        # The rows are compared with the same columns that the commit compares again.
         snapshot = self._files.open()
         metadata = snapshot.metadata()
         check_retention(self.name, metadata.configuration)
@@ -118,14 +116,11 @@ class DeltaFormatTable:
             raise OptionError(
                 "partitionBy", got, "the table's partitions, or another table: they never change"
             )
-        table_schema = StructType.fromJson(json.loads(snapshot.schema().to_json()))
-        fitted = fitted_rows(self.name, self._options.app_id, schema, table_schema, partitions)
         target = file_target(
             self._files,
+            snapshot,
             schema,
-            fitted,
-            partitions,
-            properties=metadata.configuration,
+            app_id=self._options.app_id,
             file_bytes=self._options.target_file_bytes,
         )
         return target, self._files.shape

@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
 
+from gazette_spark._data_files.writer import written_files
+from gazette_spark._delta import delta_table
 from gazette_spark._delta.features import FEATURES
 from gazette_spark._delta.file_commits import FileCommits, refusal
+from gazette_spark._delta.file_lane import prepare_files
+from gazette_spark._delta.row_steps import TableLayout
 from gazette_spark._ledger.entry import LedgerEntry
 from gazette_spark.errors import TableRefusedError
 from gazette_spark.offsets import JournalOffsets
+
+DAYS = pa.table({"day": ["monday", "tuesday"], "n": [1, 2]})
 
 
 def column(
@@ -241,3 +248,28 @@ def test_a_table_that_deltalake_misreads_is_refused(tmp_path: Path, name: str) -
     with pytest.raises(TableRefusedError, match=r"but deltalake would read .*DeltaSink\.start"):
         commits(tmp_path / name)
     assert len(list((tmp_path / name / "_delta_log").iterdir())) == 1
+
+
+class ReplacedTable(delta_table.DeltaTable):
+    """A table that another program partitions in another way once its detail has been read."""
+
+    def check(self, spark: SparkSession, checkpoint: str | None) -> delta_table.TableDetail:
+        metadata = DeltaTable(str(self.path)).metadata()
+        return delta_table.TableDetail(str(self.path), str(metadata.id), tuple(metadata.partition_columns))
+
+    def schema(self, spark: SparkSession) -> StructType:
+        return StructType.fromJson(json.loads(DeltaTable(str(self.path)).schema().to_json()))
+
+    def current_location(self, spark: SparkSession) -> None:
+        write_deltalake(str(self.path), DAYS, mode="overwrite", schema_mode="overwrite", partition_by=[])
+
+
+def test_files_are_for_the_partitions_of_the_snapshot_to_which_they_are_committed(tmp_path: Path) -> None:
+    """Otherwise the values of a former partition column would be null."""
+    write_deltalake(str(tmp_path), DAYS, partition_by=["day"])
+    table = ReplacedTable(path=str(tmp_path), table=None)
+    spark, schema = cast("SparkSession", None), table.schema(cast("SparkSession", None))
+    ours, target = prepare_files(spark, table, TableLayout(), schema, None, app_id="a", checkpoint=None)
+    files = [Row(**file) for file in written_files([("task", iter(DAYS.to_batches()))], target)]
+    assert ours.commit_files(files, entry(1)) is None
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist() == DAYS.to_pylist() * 2
