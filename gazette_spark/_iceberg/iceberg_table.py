@@ -33,6 +33,7 @@ from gazette_spark.errors import (
 
 try:
     from pyiceberg.exceptions import (
+        CommitFailedException,
         NoSuchTableError,
         TableAlreadyExistsError,
     )
@@ -141,8 +142,8 @@ class IcebergTable:
         self._rows: StructType | None = None
         """Columns of the rows that tasks write; None before :meth:`prepare`."""
         self._catalog: Any = None
-        self._base: Table | None = None
-        """The version on which to commit: the one whose ledger was read last."""
+        self._base: tuple[Table, str | None] | None = None
+        """The version on which to commit, whose ledger was read last, and the attempt of its newest entry."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the catalog and the version."""
@@ -234,7 +235,7 @@ class IcebergTable:
     @property
     def shape(self) -> str:
         """Identity, columns, partitions and location of the version on which to commit."""
-        return self._shape(self._opened())
+        return self._shape(self._opened()[0])
 
     def _shape(self, table: Table) -> str:
         columns = [field.model_dump(mode="json") for field in self._schema_of_files(table).fields]
@@ -245,11 +246,13 @@ class IcebergTable:
     def read_ledger(self, app_id: str) -> LedgerState:
         """Load the newest version, on which to commit, and return the state of an app id's ledger in it."""
         # The ledger is read from the version on which to commit, so any later commit is a conflict.
-        table = self._base = self.load()
+        self._base, table = None, self.load()
         if table is None:
             return LedgerState()
         with iceberg_errors(self.name):
-            return table_state(table, app_id, self.name)
+            state = table_state(table, app_id, self.name)
+        self._base = table, state.entry.attempt if state.entry else None
+        return state
 
     def history(self) -> list[HistoryRow]:
         """Return the history of the table as it is now, newest first; empty if there is no table."""
@@ -269,7 +272,7 @@ class IcebergTable:
             offset: Column of the offsets.
         """
         with iceberg_errors(self.name):
-            return {name: last for name, _, last, _ in last_rows(self._opened(), journal, offset)}
+            return {name: last for name, _, last, _ in last_rows(self._opened()[0], journal, offset)}
 
     def commit_files(self, files: Sequence[Any], entry: LedgerEntry) -> Exception | None:
         """Commit files with a ledger entry on the version whose ledger was read last.
@@ -284,7 +287,11 @@ class IcebergTable:
         Raises:
             TableRefusedError: the catalog refuses the commit for another reason.
         """
-        table = self._opened()
+        table, newest = self._opened()
+        # If two threads share this object, the other one may have read a ledger for a decision of its own,
+        # and have committed. On its version, the catalog would accept both commits.
+        if entry.parent != newest:
+            return CommitFailedException(f"the entry follows {entry.parent}, but the newest one is {newest}")
         with iceberg_errors(self.name):
             transaction = _Transaction(table)
             # Add columns only in a commit with rows. Otherwise a pin would add columns for a query that may
@@ -348,7 +355,7 @@ class IcebergTable:
         properties = table.io.properties if table else self._properties
         return CheckpointReader(root, lambda url: open_store(url, properties))
 
-    def _opened(self) -> Table:
+    def _opened(self) -> tuple[Table, str | None]:
         if self._base is None:
             raise TableRefusedError(self.name, "it was dropped or renamed. Start the query again")
         return self._base

@@ -131,9 +131,12 @@ def test_advice_names_the_sink_and_the_settings_of_iceberg(stream: IcebergStream
     assert "keep history.expire.max-snapshot-age-ms longer" in refused(lambda: late.run(3, 20, 30))
 
 
-def test_of_two_writers_that_decided_on_one_entry_one_commits(stream: IcebergStream) -> None:
+@pytest.mark.parametrize("shared", [False, True], ids=["two processes", "one sink in two threads"])
+def test_of_two_writers_that_decided_on_one_entry_one_commits(stream: IcebergStream, shared: bool) -> None:
     """Another query writes the batch between decision and commit."""
     other = stream.other(query="other", seen=None)
+    if shared:
+        other.table = stream.table
 
     def overtake() -> None:
         other.run(2, 10, 15)
