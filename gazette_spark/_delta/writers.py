@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
@@ -161,6 +162,10 @@ class FileWriter(AppendWriter):
     def __init__(self, target: DeltaTable, layout: TableLayout, files: FileCommits) -> None:
         super().__init__(target, layout)
         self._files = files
+
+    def __copy__(self) -> FileWriter:
+        """Return the writer of another run, which must not commit on the snapshot that this one opened."""
+        return FileWriter(self._target, self._layout, copy(self._files))
 
     def open(self, spark: SparkSession) -> None:
         """Open the snapshot on which to commit. Anything committed for the app id after it is a conflict."""

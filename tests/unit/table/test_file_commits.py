@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from copy import copy
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -21,6 +22,7 @@ from gazette_spark._delta.features import FEATURES
 from gazette_spark._delta.file_commits import FileCommits, refusal
 from gazette_spark._delta.file_lane import prepare_files
 from gazette_spark._delta.row_steps import TableLayout
+from gazette_spark._delta.writers import FileWriter
 from gazette_spark._ledger.entry import LedgerEntry
 from gazette_spark.errors import TableRefusedError
 from gazette_spark.offsets import JournalOffsets
@@ -160,6 +162,18 @@ def test_of_two_that_decided_on_one_snapshot_one_commits(table: Path) -> None:
     second.open()
     assert second.commit(Told(table, 4), entry(2)) is None
     assert numbers(table) == [1, 4]
+
+
+def test_each_run_commits_on_the_snapshot_of_its_own_decision(table: Path) -> None:
+    """A sink of load_files can start several runs, and each gets a copy of the writer."""
+    first = FileWriter(cast("delta_table.DeltaTable", None), TableLayout(), commits(table))
+    second = copy(first)
+    first._files.open()
+    second._files.open()
+    second.commit_entry(cast("SparkSession", None), entry(1))
+    second._files.open()
+    assert first._files.commit(Told(table, 1), entry(1)) is not None
+    assert numbers(table) == []
 
 
 def test_a_log_that_cannot_be_written_is_named(table: Path) -> None:
