@@ -74,6 +74,9 @@ IDLE_POLL_S = 0.1
 """Minimum seconds between two polls of journals that had nothing new. By default Spark asks 100 times a
 second, and each poll costs the brokers a call per journal."""
 
+SETTLED_S = 10.0
+"""Seconds for which a settled head counts, as long as brokers report the same lower head."""
+
 TAIL_BYTES = 64 << 10
 """Maximum bytes of a journal that are fetched with its write head."""
 
@@ -137,6 +140,8 @@ class Planner:
         self._idle_until_s = -math.inf
         self._unfinished: dict[str, tuple[int, int]] = {}
         """Begin and write head by journal, with no whole record between them."""
+        self._settled: dict[str, tuple[int, int, float]] = {}
+        """Reported head, head that the members confirmed instead, and the time until which it counts."""
         self._mostly_news = False
         """Whether more than half of the journals had new bytes at the last poll."""
         self._planned = PlannedBytes()
@@ -457,9 +462,18 @@ class Planner:
         frozen = self._frozen or {}
         expected = {name: max(begins[name], frozen.get(name, 0)) for name in tails}
         low = {name: offset for name, offset in expected.items() if tails[name].write_head < offset}
+        # This costs calls of all members and an append. Brokers report 0 as long as an idle journal has no
+        # fragments left, so without a memory each poll would cost that.
+        now_s = self._clock()
+        for name in [*low]:
+            reported, settled, until_s = self._settled.get(name, (-1, -1, 0.0))
+            if reported == tails[name].write_head and settled >= low[name] and now_s < until_s:
+                tails[name] = replace(tails[name], write_head=settled)
+                del low[name]
         if low:
-            settled = view.check_heads({name: begins[name] for name in low}, low)
-            tails |= {name: replace(tails[name], write_head=head) for name, head in settled.items()}
+            for name, head in view.check_heads({name: begins[name] for name in low}, low).items():
+                self._settled[name] = (tails[name].write_head, head, now_s + SETTLED_S)
+                tails[name] = replace(tails[name], write_head=head)
         # Only a head that this run has seen proves that a deleted journal was read completely.
         self._selection.see({name: tail.write_head for name, tail in tails.items()})
         return tails

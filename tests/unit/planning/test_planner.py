@@ -16,9 +16,9 @@ from gazette_spark._planning import plan as plan_module
 from gazette_spark._planning.admission import ReadLimits
 from gazette_spark._planning.cutter import PieceScan
 from gazette_spark._planning.pieces import Piece
-from gazette_spark._planning.plan import TAIL_BYTES, Planner, stream_planner
+from gazette_spark._planning.plan import SETTLED_S, TAIL_BYTES, Planner, stream_planner
 from gazette_spark._planning.states import StateFiles
-from gazette_spark.client._read.heads import Tail
+from gazette_spark.client._read.heads import SettledHead, Tail
 from gazette_spark.errors import (
     DataLossError,
     GazetteError,
@@ -578,6 +578,26 @@ def test_a_head_below_the_position_is_an_error() -> None:
 def test_a_head_that_is_low_because_the_broker_has_just_started_is_asked_for_again() -> None:
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), stale_head=0)})
     assert planner.next(at(a=20)) == at(a=30)
+
+
+def test_a_journal_without_fragments_is_settled_seldom() -> None:
+    """Brokers report a head of 0 for it as long as it is idle. To settle the head costs an append."""
+    now, asked = [0.0], list[Mapping[str, int]]()
+
+    class Counting(FakeClient):
+        def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
+            asked.append(reached)
+            return super().settled_heads(reached)
+
+    options = parse_options({"brokerAddress": "http://broker.test:80", "path": "log/"}, "stream", environ={})
+    client = Counting({"log/a": FakeJournal(lines(1), stale_head=0)})
+    planner = Planner(client, options, clock=lambda: now[0])  # type: ignore[arg-type]  # A fake client.
+    for _ in range(3):
+        assert planner.next(at(a=10)) == at(a=10)
+    assert len(asked) == 1
+    client.journals["log/a"] = FakeJournal(lines(2), stale_head=0)
+    now[0] = SETTLED_S
+    assert planner.next(at(a=10)) == at(a=20)
 
 
 @pytest.mark.parametrize("start", [at(a=0, gone=5), at(a=0)], ids=["known", "new"])
