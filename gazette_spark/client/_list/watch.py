@@ -259,7 +259,7 @@ class PolledList(LiveList):
     """A listing that is requested every ``interval_s`` seconds.
 
     :meth:`start` raises a failure of the first request. Later ones are logged once per outage, and the last
-    listing stays. A listing with the same revision as the previous one is not an update.
+    listing stays. A listing without a greater revision than the previous one is not an update.
     """
 
     def __init__(
@@ -291,7 +291,8 @@ class PolledList(LiveList):
                 outage = True
                 continue
             outage = False
-            if listing.revision != latest.revision:
+            # A smaller revision is of a broker that is behind Etcd, and may lack journals that exist.
+            if listing.revision > latest.revision:
                 latest = listing
                 self._publish(latest)
 

@@ -319,11 +319,13 @@ def test_a_follower_never_spins() -> None:
 
 
 def test_polling(stub: StubBroker, client: Client) -> None:
+    """The answer of a broker that is behind Etcd takes no journal back."""
     updates: list[Listing] = []
     stub.script(
         "List",
         [message("a/one", revision=5)],
         [message("a/one", revision=5)],
+        [message("a/old", revision=4)],
         [message("a/two", revision=6)],
     )
     with PolledList(client, interval_s=0.05, on_update=updates.append) as polled:
