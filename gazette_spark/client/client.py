@@ -8,6 +8,7 @@ reader.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -299,14 +300,21 @@ class Client(Closing):
         # Apply has no "create if missing". Creating what a listing lacks, and looking again after a conflict,
         # has the same effect.
         existing = self.journals_named(spec.name for spec in specs) if exist_ok else {}
-        missing = [spec for spec in specs if spec.name not in existing]
-        try:
-            revision = self.apply_in_batches([pb.ApplyRequest.Change(upsert=spec) for spec in missing])
-        except (EtcdTransactionFailedError, PartialApplyError):
-            # Another client was faster. The number of missing journals decreases with each attempt.
-            if not exist_ok or len(self.journals_named(spec.name for spec in missing)) == 0:
-                raise
-            return self.create_journals(*specs, exist_ok=True)
+        missing = remaining = [spec for spec in specs if spec.name not in existing]
+        attempt = 0
+        while True:
+            try:
+                revision = self.apply_in_batches([pb.ApplyRequest.Change(upsert=spec) for spec in remaining])
+                break
+            except (EtcdTransactionFailedError, PartialApplyError):
+                # Another client was faster, and the broker may hear of its journals a moment later.
+                existing = self.journals_named(spec.name for spec in remaining) if exist_ok else {}
+                if not existing:
+                    if not exist_ok or attempt == retry.NOT_FOUND_TRIES:
+                        raise
+                    time.sleep(retry.backoff_s(attempt))
+                    attempt += 1
+                remaining = [spec for spec in remaining if spec.name not in existing]
         # A broker answers an apply before it has assigned the journals. An append without bytes waits until
         # each has a primary, so that the caller's first append need not wait.
         for spec in missing:

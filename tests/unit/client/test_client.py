@@ -127,6 +127,16 @@ def test_create_waits_until_appends_work(stub: StubBroker, client: Client) -> No
     assert len(stub.requests("Append")) == 3
 
 
+def test_create_beside_a_faster_client(stub: StubBroker, client: Client) -> None:
+    """The broker refuses the change, but hears of the other client's journal only later."""
+    stub.script("Apply", [pb.ApplyResponse(header=pb.Header(), status=pb.ETCD_TRANSACTION_FAILED)])
+    unheard = [listings.message(revision=3)]
+    stub.script("List", *[unheard] * 4, [listings.message(JOURNAL, revision=4)])
+    stub.script("Append", [pb.AppendResponse(status=pb.JOURNAL_NOT_FOUND)], [EMPTY_COMMIT])
+    assert client.create_journals(journal_spec(JOURNAL), exist_ok=True) == 0
+    assert len(stub.requests("Append")) == 2
+
+
 def test_create_gives_up_at_the_deadline(stub: StubBroker, hasty: Client) -> None:
     stub.script("Apply", [applied(5)])
     stub.script("Append", [pb.AppendResponse(status=pb.NO_JOURNAL_PRIMARY_BROKER)])
