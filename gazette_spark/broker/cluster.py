@@ -366,17 +366,16 @@ class LocalCluster:
         """Hand a broker's journals over: other brokers join, then all agree, and then this one leaves."""
         keyspace = self.keyspace
         # Determine the journals' members without the broker, as the allocator would decide.
-        members = keyspace.state.members - {leaving.member}
-        journals = keyspace.state.items_of(leaving.member)
-        catalog = keyspace.state.catalog.items
-        replica_counts = {name: keyspace.replica_count(entry.spec) for name, entry in catalog.items()}
-        after = assign(replica_counts, members, keyspace.state.slots)
+        state = keyspace.state
+        journals, items = state.items_of(leaving.member), state.catalog.items.items()
+        replica_counts = {name: keyspace.replica_count(entry.spec) for name, entry in items}
+        after = assign(replica_counts, state.members - {leaving.member}, state.slots)
         # For some time, a journal has both its old and its new members. The old ones come first, so the
         # primary stays.
         joint: dict[str, Slots] = {}
         for name in journals:
             if keyspace.was_synced(name):
-                before = keyspace.state.slots[name]
+                before = state.slots[name]
                 joint[name] = (*before, *(member for member in after[name] if member not in before))
         # The new members take part in the next agreement, so they have the write head before the old ones
         # leave.

@@ -154,9 +154,17 @@ class Keyspace(Generic[S]):
             return True
 
     def put_slots(self, slots: Mapping[str, Slots]) -> None:
-        """Assign items by hand; the next change of members or specs starts from these assignments."""
+        """Assign items by hand; the next change of members or specs starts from these assignments.
+
+        Deleted items and members that have left are omitted.
+        """
         with self._lock:
             before = self.state
+            slots = {
+                name: tuple(member for member in members if member is None or member in before.members)
+                for name, members in slots.items()
+                if name in before.catalog.items
+            }
             catalog = replace(before.catalog, revision=before.catalog.revision + 1)
             self._take_up(replace(before, catalog=catalog, slots={**before.slots, **slots}), slots.keys())
 

@@ -18,6 +18,7 @@ import pytest
 
 from gazette_spark import Client
 from gazette_spark.broker import EmbeddedBroker, GatewaySettings
+from gazette_spark.broker import cluster as cluster_module
 from gazette_spark.broker.api import append_fsm
 from gazette_spark.broker.registry import JournalRegistry
 from gazette_spark.client import journal_spec
@@ -29,7 +30,7 @@ from gazette_spark.errors import (
     UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from tests.conformance.wire import CALL_TIMEOUT_S, COMMIT, Wire, labels, spec, wait_for
+from tests.conformance.wire import CALL_TIMEOUT_S, COMMIT, Wire, delete, labels, spec, wait_for
 from tests.rig.cluster import ClusterBroker, EmbeddedCluster
 
 NAME = "cluster/journal"
@@ -572,3 +573,28 @@ def test_a_replica_stores_what_it_gives_up(tmp_path: Path) -> None:
         wait_for(lambda: any(path.is_file() for path in (tmp_path / NAME).rglob("*")), "the stored fragment")
         assert append(joins, b"second").commit.begin == 6
         assert content_at(cluster.primary(NAME)) == b"first,second"
+
+
+def test_a_journal_is_deleted_and_a_broker_dies_during_a_hand_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, replication=2) as cluster, Wire(cluster.endpoints[0]) as wire:
+        leaving, dies = cluster.primary(NAME), cluster.replicas(NAME)[0]
+        wire.create(spec("cluster/other", replication=2))
+        cluster.keyspace.put_slots({"cluster/other": (leaving.member, dies.member)})
+        append(leaving, b"kept")
+        assert wire.append("cluster/other", b"x").status == pb.OK
+        assign = cluster_module.assign
+
+        def change_first(*state: Any, **options: Any) -> object:
+            monkeypatch.setattr(cluster_module, "assign", assign)
+            assigned = assign(*state, **options)
+            wire.apply(delete("cluster/other", -1))
+            dies.kill()
+            return assigned
+
+        monkeypatch.setattr(cluster_module, "assign", change_first)
+        leaving.stop()
+        (last,) = (broker for broker in cluster.brokers if broker.is_running)
+        assert cluster.slots(NAME) == (last.member,)
+        wait_for(lambda: content_at(last) == b"kept", "the stored fragment")
