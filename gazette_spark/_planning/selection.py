@@ -31,7 +31,7 @@ refuses the position of another source.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -297,7 +297,7 @@ class QueryJournals:
             check_continued(option, position, self.names, answer.names)
         self._is_continued = True
 
-    def existing(self, planned: Sequence[OffsetRange], revision: int) -> Sequence[OffsetRange]:
+    def existing(self, planned: list[OffsetRange], revision: int) -> list[OffsetRange]:
         """Return the ranges of a batch that an earlier run planned, without those of deleted journals.
 
         Raises:

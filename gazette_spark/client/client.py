@@ -501,7 +501,8 @@ class Client(Closing):
         Returns:
             None if there is no such fragment, as in a fully suspended journal.
         """
-        options, headers = FragmentsOptions(journal, begin_mod_time=mod_time), {}
+        options = FragmentsOptions(journal, begin_mod_time=mod_time)
+        headers: dict[str, pb.Header] = {}
 
         def begins(connection: Connection, left_s: float) -> list[int]:
             listed = listing.list_fragments(connection, options, timeout_s=left_s, limit=1, headers=headers)
