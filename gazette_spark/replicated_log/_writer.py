@@ -27,7 +27,6 @@ from gazette_spark.errors import (
     CheckpointStateError,
     ClosedError,
     GazetteError,
-    InvalidVersionError,
     LogFencedError,
     PendingEntryError,
     RegisterMismatchError,
@@ -364,9 +363,7 @@ class Writer:
                     if current.author:
                         self._change(take_over_frame, deadline)
                 span = self._change(build, deadline, expected_version=version)
-            if span is None:
-                # An earlier call got no answer, but has succeeded.
-                raise InvalidVersionError(self.journal, version, version + 1)
+            assert span is not None  # Only a takeover without an expected version may find itself done.
             # A checkpoint counts as the last entry before the next one.
             self._note(span, is_entry=True)
             return span.end
@@ -525,13 +522,20 @@ class Writer:
                 return RecordSpan(result.begin, result.end)
             attempt += 1
 
-    def _find(self, stamp: uuid.UUID, begin: int, end: int) -> RecordSpan | None:
-        """Return the position of a record whose append got no answer."""
+    def _find(self, stamp: uuid.UUID, begin: int, end: int) -> RecordSpan:
+        """Return the position of a record whose append got no answer.
+
+        Raises:
+            PendingEntryError: the record cannot be read at present.
+        """
         for record in read_records(self._client, self.journal, begin, end):
             if record.stamp == stamp:
                 self._note(RecordSpan(record.begin, record.end), is_entry=False)
                 return RecordSpan(record.begin, record.end)
-        return None
+        # For example, a replica that has just joined skips bytes that it does not have. The caller must not
+        # append the record again.
+        problem = "the record is in the log, but it could not be read there"
+        raise PendingEntryError(self.journal, self._timeout_s, problem)
 
     def _barrier(self, deadline: float) -> AppendResult:
         """Return the write head and registers after all answered appends."""

@@ -46,6 +46,7 @@ from gazette_spark.replicated_log import (
     cancel_on,
 )
 from gazette_spark.replicated_log import _receiver as receiving
+from gazette_spark.replicated_log import _writer as writing
 from gazette_spark.replicated_log._entries import entry_frame
 from gazette_spark.replicated_log._journal import read_records
 from tests.conformance.command import Command
@@ -468,6 +469,16 @@ def test_a_take_over_without_an_answer_is_done_once(
         assert end == client.write_head(journal_name) == second.take_over()
         assert second.commit_entry(b"two") == end
     assert copies(client, journal_name) == 3
+
+
+def test_an_entry_that_a_replica_lacks_is_not_repeated(
+    client: Client, proxied: ProxiedClient, journal_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that has just joined has none of the bytes before. But the registers show the entry."""
+    monkeypatch.setattr(writing, "read_records", lambda *_: iter(()))
+    with Writer(proxied, journal_name) as writer, pytest.raises(PendingEntryError, match="is in the log"):
+        proxied.without_answer(client, journal_name, lambda: writer.commit_entry(b"one", SOON))
+    assert copies(client, journal_name) == 1
 
 
 def test_lost_registers_are_noticed(client: Client, writer: Writer, journal_name: str) -> None:
