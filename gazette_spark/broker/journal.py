@@ -396,8 +396,8 @@ class LiveJournal:
                 return
             for spool in self.sealed():
                 with self.changed:
-                    if spool not in self._sealed:
-                        continue  # A listing found its bytes in a store and dropped it.
+                    if self.abandoned or spool not in self._sealed:
+                        continue  # The journal is gone, or a listing found its bytes in a store.
                     content = spool.blocks()
                 # Use the template of the current spec, as Gazette does. It may have changed since the append.
                 template = self.spec.fragment.path_postfix_template

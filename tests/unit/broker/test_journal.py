@@ -154,6 +154,8 @@ def test_a_journal_that_is_deleted_during_an_upload_stores_nothing(
     monkeypatch.setattr(journal_module, "encode", delete_first)
     with pytest.raises(JournalClosedError):
         journal.persist()
+    journal.persist()  # This upload begins after the deletion.
+    assert not journal.directory.exists()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
