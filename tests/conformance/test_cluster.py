@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from gazette_spark import Client
+from gazette_spark._server.topology import assign
 from gazette_spark.broker import EmbeddedBroker, GatewaySettings
-from gazette_spark.broker import cluster as cluster_module
 from gazette_spark.broker.api import append_fsm
 from gazette_spark.broker.registry import JournalRegistry
 from gazette_spark.client import journal_spec
@@ -584,16 +584,15 @@ def test_a_journal_is_deleted_and_a_broker_dies_during_a_hand_over(
         cluster.keyspace.put_slots({"cluster/other": (leaving.member, dies.member)})
         append(leaving, b"kept")
         assert wire.append("cluster/other", b"x").status == pb.OK
-        assign = cluster_module.assign
 
         def change_first(*state: Any, **options: Any) -> object:
-            monkeypatch.setattr(cluster_module, "assign", assign)
+            monkeypatch.setattr("gazette_spark.broker.cluster.assign", assign)
             assigned = assign(*state, **options)
             wire.apply(delete("cluster/other", -1))
             dies.kill()
             return assigned
 
-        monkeypatch.setattr(cluster_module, "assign", change_first)
+        monkeypatch.setattr("gazette_spark.broker.cluster.assign", change_first)
         leaving.stop()
         (last,) = (broker for broker in cluster.brokers if broker.is_running)
         assert cluster.slots(NAME) == (last.member,)
