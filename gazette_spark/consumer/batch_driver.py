@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from gazette_spark.client import Client
+from gazette_spark.client._read.heads import SettledHead
 from gazette_spark.consumer.checkpoints import read_through
 from gazette_spark.consumer.micro_batch import (
     JournalSpecs,
@@ -39,7 +40,7 @@ from gazette_spark.consumer.micro_batch import (
     settle,
 )
 from gazette_spark.consumer.spark_shards import SparkShard, SparkShards
-from gazette_spark.errors import ShardFailedError
+from gazette_spark.errors import JournalNotFoundError, ShardFailedError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import append_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
@@ -187,7 +188,13 @@ class BatchDriver:
             for journal, offset in read_through(checkpoints.get(spec.id, pc.Checkpoint())).items():
                 if journal in offsets:
                     offsets[journal] = max(offsets[journal], offset)
-        heads = self._client.settled_heads(offsets)
+        heads: dict[str, SettledHead] | None = None
+        while heads is None:
+            try:
+                heads = self._client.settled_heads(offsets)
+            except JournalNotFoundError as error:  # It was deleted after the listing.
+                gone = split_meta(error.journal)[0]
+                offsets = {source: at for source, at in offsets.items() if split_meta(source)[0] != gone}
         return SourceJournals(
             {name: head.write_head for name, head in heads.items()},
             {name: head.doubt for name, head in heads.items()},

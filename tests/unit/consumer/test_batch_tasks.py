@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from gazette_spark import Client, EmbeddedBroker
 from gazette_spark._options.write import parse_write_options
 from gazette_spark.client import AppendService, journal_spec
+from gazette_spark.client._read.heads import SettledHead
 from gazette_spark.consumer import Application, JsonStore, Shard
 from gazette_spark.consumer.batch_driver import BatchDriver
 from gazette_spark.consumer.batch_tasks import BATCH_BYTES, Job, Row
@@ -146,6 +147,22 @@ def test_an_error_that_quotes_a_record_fails_its_shard_only(consume: Consumer) -
     shards, table = consume(Quoting())
     assert failures(shards).keys() == {"hostile"}
     assert r"cannot count half \ud800" in failures(shards)["hostile"]
+    assert table.state == {"usual": {("state", "last"): '"usual"'}}
+
+
+def test_a_source_that_is_deleted_after_the_listing_fails_its_shard_only(
+    client: Client, consume: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled_heads = client.settled_heads
+
+    def delete_first(reached: Mapping[str, int]) -> dict[str, SettledHead]:
+        monkeypatch.setattr(client, "settled_heads", settled_heads)
+        client.apply([pb.ApplyRequest.Change(delete=min(reached), expect_mod_revision=-1)])
+        return settled_heads(reached)
+
+    monkeypatch.setattr(client, "settled_heads", delete_first)
+    shards, table = consume(LastText())
+    assert "it does not exist" in failures(shards)["hostile"]
     assert table.state == {"usual": {("state", "last"): '"usual"'}}
 
 
