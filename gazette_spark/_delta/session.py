@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import contextmanager
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from gazette_spark._delta.files import is_classic, java_class
 from gazette_spark.errors import OptionError
+
+RELEASE_TIMEOUT_S = 10
+"""Maximum seconds to wait for Spark Connect to release results, as Spark itself waits."""
 
 
 def session_or_active(spark: SparkSession | None) -> SparkSession:
@@ -44,12 +49,28 @@ def register_sources(spark: SparkSession, *sources: type[DataSource]) -> None:
             sessions.clearActiveSession()
 
 
+def current_catalog(spark: SparkSession) -> tuple[str, str]:
+    """Return the catalog and the schema in which a session looks up names."""
+    return spark.catalog.currentCatalog(), spark.catalog.currentDatabase()
+
+
+def use_catalog(copy: SparkSession, catalog: str, schema: str) -> None:
+    """Make a copy of a session look up names where the session does.
+
+    Spark's copies begin in the default catalog, where the same name may be another table.
+    """
+    if copy.catalog.currentCatalog() != catalog:
+        copy.catalog.setCurrentCatalog(catalog)
+        if schema:
+            copy.catalog.setCurrentDatabase(schema)
+
+
 @contextmanager
 def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Change a session's settings temporarily, and restore the earlier values, also after an error.
 
-    The batches of a query have a separate session. Other threads that share the session also see the changed
-    settings.
+    Other threads that share the session also see the changed settings. Where they must not, use
+    :func:`private_session`.
     """
     # Read all settings before changing the first one: if the session refuses one, the others must remain
     # unchanged.
@@ -64,3 +85,46 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, earlier)
+
+
+@contextmanager
+def private_session(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Yield a copy of a session with other settings, which no other thread, program or query sees.
+
+    The copy has the session's temporary views. Spark Connect 4.0 cannot copy a session, so its settings are
+    changed temporarily.
+    """
+    if (copy := _copied(spark)) is None:
+        with session_settings(spark, settings):
+            yield spark
+        return
+    try:
+        for key, value in settings.items():
+            copy.conf.set(key, value)
+        yield copy
+    finally:
+        if not is_classic(copy):
+            # Results are released in the background. Once the session is closed, the server would log errors.
+            wait(getattr(copy.client, "_release_futures", ()), timeout=RELEASE_TIMEOUT_S)
+            copy.client.release_session()
+            copy.client.close()
+
+
+def _copied(spark: SparkSession) -> SparkSession | None:
+    """Return a copy of a session, or None if its client or server cannot make one."""
+    if is_classic(spark):
+        copy = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    elif not hasattr(spark, "cloneSession"):
+        return None
+    else:
+        import grpc  # Spark Connect needs it.
+
+        try:
+            copy = spark.cloneSession()
+        except grpc.RpcError as raised:
+            error: Any = raised  # A call's error has a code, which its type does not show.
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            return None
+    use_catalog(copy, *current_catalog(spark))
+    return copy

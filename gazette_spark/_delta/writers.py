@@ -4,9 +4,9 @@ Each way is one Delta commit that contains the rows, the ledger entry and a tran
 table's history shows its outcome: Delta skips a number that it has seen without an error, and may raise a
 conflict for a commit that succeeded.
 
-MERGE has no writer options. Delta takes the transaction number and ``userMetadata`` from the session, so they
-are set there for the statement. With a transaction number, Delta commits even a MERGE that changes nothing,
-so offsets that move without rows get their entry.
+MERGE has no writer options. Delta takes the transaction number and ``userMetadata`` from the session, so the
+statement runs in a copy of the session in which they are set. With a transaction number, Delta commits even a
+MERGE that changes nothing, so offsets that move without rows get their entry.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from gazette_spark._delta.delta_table import APP_ID_PREFIX, DeltaTable, TableSna
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.files import is_classic
 from gazette_spark._delta.row_steps import AlignedRows, TableLayout, align, with_partitions
-from gazette_spark._delta.session import session_settings
+from gazette_spark._delta.session import private_session, session_settings
 from gazette_spark._delta.sql_names import quoted
 from gazette_spark._delta.start_checks import check_alone
 from gazette_spark._delta.trim import range_origin
@@ -380,11 +380,12 @@ def merge_rows(
         "spark.sql.parquet.compression.codec": "zstd",
     }
     try:
-        # The settings apply to this statement only. If they remained, the next write of the session would get
-        # this transaction number, and Delta would skip that write.
-        with session_settings(spark, settings):
+        # Several threads share a session, and on Spark Connect all queries of a client do. A statement that
+        # saw these settings would commit its own rows with this number and entry. Delta would then skip the
+        # MERGE, and the table would show the batch as written.
+        with private_session(spark, settings) as private:
             failpoint("sink.during_merge")
-            spark.sql(merge).collect()
+            private.sql(merge).collect()
     finally:
         spark.catalog.dropTempView(view)
 

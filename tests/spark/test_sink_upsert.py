@@ -20,7 +20,7 @@ from gazette_spark._delta import writers
 from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark._delta.row_steps import AlignedRows
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError, UpsertError
-from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
+from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError, calling
 from gazette_spark.testing.oracle import OracleVerdict
 from tests.rig.upsert_oracle import check_upserts
 from tests.spark.conftest import APP_ID, FileStream
@@ -277,6 +277,24 @@ def test_one_commit_brings_the_last_of_each_key(keyed: Keyed, tmp_path: Path) ->
     assert len(keyed.history()) == 7
     files = [pq.ParquetFile(file).metadata for file in (tmp_path / "table").glob("*.parquet")]
     assert {each.row_group(0).column(0).compression for each in files if each.num_rows} == {"ZSTD"}
+
+
+def test_statements_of_a_shared_session_do_not_take_the_place_of_a_batch(keyed: Keyed) -> None:
+    """Delta takes the transaction of a MERGE from its session, and skips a number that it has seen."""
+    table = keyed.sink._target
+    other = DeltaSink("other", path=table.path, upsert=keyed.sink._upsert)
+    row = keyed.spark.createDataFrame([("o", 1, False, "y", 1)], CHANGE)
+
+    def meanwhile() -> None:
+        keyed.spark.sql(f"INSERT INTO {table.name} VALUES ('i', 1)")
+        assert other.write_batch(row, JournalOffsets({"y": 0}), JournalOffsets({"y": 10}))
+
+    with calling("sink.during_merge", meanwhile):
+        assert keyed.bring(("b", 1, False, "x", 12))
+    assert keyed.rows() == [("b", 1), ("i", 1), ("o", 1), ("x", 2)]
+    # Each entry is that of its own commit: the pin and the batch of the other app id, and the batch.
+    assert keyed.history()[1:] == [("WRITE", False), ("MERGE", True), ("MERGE", True), ("MERGE", True)]
+    assert [keyed.spark.conf.get(key, None) for key in SETTINGS] == [None, None, None]
 
 
 def test_batches_that_do_not_fit_are_refused(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
