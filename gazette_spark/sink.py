@@ -69,7 +69,7 @@ from gazette_spark._delta.new_table import NewTable
 from gazette_spark._delta.preflight import check_delta, check_workers, gazette_options
 from gazette_spark._delta.row_steps import TableLayout, fit_columns
 from gazette_spark._delta.schema_fit import Unfit
-from gazette_spark._delta.session import session_or_active
+from gazette_spark._delta.session import current_catalog, session_or_active, use_catalog
 from gazette_spark._delta.small_files import compact, compaction_due
 from gazette_spark._delta.start_checks import (
     check_alone,
@@ -218,6 +218,8 @@ class DeltaSink:
         self._checkpoint = checkpoint
         self._output_mode: str | None = None
         """Output mode of the query; None if :meth:`start` did not set it."""
+        self._catalog: tuple[str, str] | None = None
+        """Catalog and schema of the session that :meth:`start` was called in."""
 
         # A run keeps the following state; _begin_run resets it. It saves reads of the table, or proves that
         # no other writer has written. It never decides what is in the table, so a sink that has lost it is
@@ -305,6 +307,7 @@ class DeltaSink:
         sink._starting = True
         sink._writer, sink._heartbeat = copy(self._writer), copy(self._heartbeat)
         spark = df.sparkSession
+        sink._catalog = current_catalog(spark)
         check_delta(spark)
         for options in gazette_options(df):
             check_workers(spark, options)
@@ -535,6 +538,10 @@ class DeltaSink:
         if is_classic(spark) and (query_id := spark.sparkContext.getLocalProperty(QUERY_ID)):
             queries = spark._jsparkSession.sharedState().activeStreamingQueries()
             query = queries.get(java_class(spark, "java.util.UUID").fromString(query_id))
+        # Spark runs the batches of a query in a copy of its session. Their table must be the one that start()
+        # has checked.
+        if self._catalog is not None:
+            use_catalog(spark, *self._catalog)
         with self._turn:
             run_id = query and str(query.runId())
             # A program may pass one sink to foreachBatch in several runs. A run of start() has its own copy,

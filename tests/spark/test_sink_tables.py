@@ -14,10 +14,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, NewTable, Upsert
 from gazette_spark._delta.delta_table import DeltaTable, TableDetail
+from gazette_spark._delta.session import current_catalog, private_session
 from gazette_spark.errors import OffsetError, SchemaMismatchError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.testing.oracle import OracleVerdict, check_table
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
+from tests.spark.test_sink_conflicts import conf_set
 
 RAW_DDL = "journal STRING NOT NULL COMMENT 'it''s whose', offset BIGINT, value BINARY, part INT"
 
@@ -178,6 +180,27 @@ def test_a_table_that_the_catalog_has_forgotten_is_continued(spark: SparkSession
         assert spark.table("forgotten.orders").count() == 2
     finally:
         spark.sql("DROP DATABASE forgotten CASCADE")
+
+
+def test_batches_look_up_the_table_in_the_catalog_of_the_start(stream: FileStream) -> None:
+    """Spark runs them in a session whose current catalog is the default one, where they made a table."""
+    spark, name = stream.spark, "spark.sql.catalog.elsewhere"
+    settings = {
+        name: "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+        f"{name}.url": "jdbc:derby:memory:elsewhere;create=true",
+        f"{name}.driver": "org.apache.derby.jdbc.EmbeddedDriver",
+    }
+    with conf_set(spark, settings):
+        spark.catalog.setCurrentCatalog("elsewhere")
+        try:
+            # No catalog but Spark's has Delta tables here, and this one says that it cannot make one.
+            with pytest.raises(StreamingQueryException, match=r"elsewhere|JDBC|derby"):
+                stream.run(DeltaSink(APP_ID, table="looked_up"))
+            with private_session(spark, {}) as copy:
+                assert current_catalog(copy) == current_catalog(spark)
+        finally:
+            spark.catalog.setCurrentCatalog("spark_catalog")
+    assert not spark.catalog.tableExists("default.looked_up")
 
 
 def test_a_new_table_may_have_a_relative_path(
