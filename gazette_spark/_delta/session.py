@@ -117,13 +117,12 @@ def _copied(spark: SparkSession) -> SparkSession | None:
     elif not hasattr(spark, "cloneSession"):
         return None
     else:
-        import grpc  # Spark Connect needs it.
-
         try:
             copy = spark.cloneSession()
-        except grpc.RpcError as raised:
-            error: Any = raised  # A call's error has a code, which its type does not show.
-            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+        except Exception as error:
+            # Only gRPC, which is not imported here, knows the error's type.
+            code: Any = getattr(error, "code", None)
+            if code is None or code().name != "UNIMPLEMENTED":
                 raise
             return None
     use_catalog(copy, *current_catalog(spark))
