@@ -25,6 +25,7 @@ from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark._planning.cutter import PieceScan, raw_record_batches
 from gazette_spark._planning.pieces import Piece
+from gazette_spark.protocol import protocol_pb2 as pb
 
 LINE_BYTES = 182
 SCHEMA = pa.schema(
@@ -73,6 +74,10 @@ class Memory:
         """Open a read of the whole journal."""
         assert (offset, end_offset) == (0, self.offset)
         return self
+
+    def get_journal(self, name: str) -> pb.ListResponse.Journal:
+        """Return a journal that is not suspended."""
+        return pb.ListResponse.Journal(spec={"name": name})
 
     def __iter__(self) -> Iterator[Chunk]:
         return iter(self.chunks)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from gazette_spark.protocol import protocol_pb2 as pb
+
 
 @dataclass(frozen=True)
 class FakeChunk:
@@ -37,6 +39,9 @@ class FakeJournal:
         assert 0 <= offset < end_offset, "an empty range must not be asked for"
         self.reads.append((offset, end_offset))
         return FakeRead(self, offset, end_offset)
+
+    def get_journal(self, name: str) -> pb.ListResponse.Journal:
+        return pb.ListResponse.Journal(spec={"name": name})
 
     def spans(self) -> list[tuple[int, int]]:
         edges = [self.base, *(edge for hole in self.holes for edge in hole), self.base + len(self.content)]

@@ -229,7 +229,9 @@ class Rebased(IcebergTable):
     """A table whose commits are rebased on whatever was committed meanwhile, as pyiceberg's are."""
 
     def commit_files(self, files: Sequence[Any], entry: LedgerEntry) -> Exception | None:
-        self._base = self.load()
+        table = self.load()
+        assert table is not None
+        self._base = table, entry.parent
         return super().commit_files(files, entry)
 
 
