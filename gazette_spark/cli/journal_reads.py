@@ -375,7 +375,9 @@ class Pumps:
             # The thread returns when its reader is closed.
             source.close()
             thread.join(CLOSE_TIMEOUT_S)
-        for name in sorted(names - self._running.keys()):
+        # A journal whose reader has found it deleted may have been created again.
+        alive = {name for name, (_, thread) in self._running.items() if thread.is_alive()}
+        for name in sorted(names - alive):
             source = self._open_source(name)
             thread = threading.Thread(target=self._pump, args=(source,), name=f"read {name}", daemon=True)
             self._running[name] = source, thread
@@ -383,7 +385,9 @@ class Pumps:
 
     def _pump(self, source: JournalContent) -> None:
         try:
-            drain(self._sink, source, self._offsets)
+            # A reader may find its journal deleted before the listing lacks it.
+            with leaves_out_deleted(None):
+                drain(self._sink, source, self._offsets)
         except Exception as error:  # noqa: BLE001 - the main thread raises it
             # Keep the first error, because it often causes the others.
             self.failure = self.failure or error

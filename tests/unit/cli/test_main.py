@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -15,11 +16,14 @@ from click.testing import CliRunner
 
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.cli.cluster_options import ClusterOptions, cluster_options
+from gazette_spark.cli.journal_options import Interrupts
+from gazette_spark.cli.journal_reads import AllBytes, ChunkWriter, Pumps
 from gazette_spark.cli.journal_specs import show_listing
 from gazette_spark.cli.main import COMMANDS, SECTIONS, main
 from gazette_spark.cli.output import Printer
 from gazette_spark.client import Client, journal_spec
 from gazette_spark.errors import JournalNotFoundError, UnavailableError
+from gazette_spark.progress import progress
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.version import VERSION
 
@@ -222,6 +226,25 @@ def test_a_selection_with_journals_that_cannot_be_read(
         "shop/written is left out, because it is write-only",
         "shop/a is left out, because it was deleted",
     ]
+
+
+def test_a_followed_journal_is_deleted_before_the_watch_notices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its reader fails first, which must not end the others."""
+    with EmbeddedBroker(tmp_path) as broker, Client(broker.endpoint) as client, progress("reading") as bar:
+        client.create_journals(journal_spec("shop/clicks"))
+        sink = ChunkWriter(io.BytesIO(), "raw", Interrupts(), bar)
+        pumps = Pumps(sink, lambda name: AllBytes(client.read(name, block=True)), {})
+        pumps.keep({"shop/clicks", "shop/deleted"})
+        pumps._running["shop/deleted"][1].join()
+        assert pumps._running["shop/clicks"][1].is_alive()
+        client.create_journals(journal_spec("shop/deleted"))
+        pumps.keep({"shop/clicks", "shop/deleted"})
+        assert pumps._running["shop/deleted"][1].is_alive()
+        pumps.keep(set())
+    assert pumps.failure is None
+    assert capsys.readouterr().err == "shop/deleted is left out, because it was deleted\n"
 
 
 PLACES = [
