@@ -7,6 +7,7 @@ write head. Here, the world may move before each request of a query, on the driv
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from gazette_spark.client import Client, Listing
 from gazette_spark.client._read import heads
 from gazette_spark.client._transport import retry
 from gazette_spark.client._transport.channel import Connection
-from gazette_spark.errors import GazetteError, JournalNotFoundError, SuspendedError
+from gazette_spark.errors import GazetteError, JournalNotFoundError, OtherJournalsError, SuspendedError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_specs import journal_spec
@@ -69,7 +70,7 @@ class World:
         self.broker, self.client = broker, client
         self.prefix = f"prop/between-{next(serial)}/"
         self.journals: list[Journal] = []
-        self.deleted: set[str] = set()
+        self.deleted: dict[str, Journal] = {}
         self.old_lists = 0
         """Number of times that the query still gets its last list."""
         self.reached: dict[str, int] = {}
@@ -143,7 +144,7 @@ class World:
     def delete(self, journal: Journal) -> None:
         self.client.apply([pb.ApplyRequest.Change(expect_mod_revision=-1, delete=journal.name)])
         self.journals.remove(journal)
-        self.deleted.add(journal.name)
+        self.deleted[journal.name] = journal
 
 
 world: World | None = None
@@ -177,7 +178,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
             world.before_request()
         return metadata(connection, *claims)
 
-    storage = StorageSettings(fsync=False)
+    # The broker stores nothing by itself.
+    storage = StorageSettings(fsync=False, pulse_interval_s=3600)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Connection, "metadata", before_each)
         patch.setattr(plan, "follow", lambda client, options: OldLists(client, selector_of(options)))
@@ -314,10 +316,14 @@ def run_query(world: World, query: MicroBatches, where: str, turns: list[Turn]) 
         try:
             is_done = run_turn(world, query, turn, options | turn.options)
         except GazetteError as error:
-            # A journal may be gone with unread bytes, or before the query has started.
-            name = getattr(error, "journal", "")
-            is_lost = isinstance(error, JournalNotFoundError) and name in world.deleted
-            if (is_lost and "it is gone" in str(error)) or "matches no journal" in str(error):
+            # A journal may be gone with unread bytes, between two runs, or before the query has started.
+            gone = world.deleted.get(error.journal) if isinstance(error, JournalNotFoundError) else None
+            is_lost = gone is not None and len(gone.content) > world.reached.get(gone.name, 0)
+            # Or its journals are deselected while new ones are selected: see `check_continued`.
+            is_refused = isinstance(error, OtherJournalsError) and not all(
+                each.is_selected for each in world.journals
+            )
+            if is_lost or is_refused or re.search("it is gone, |matches no journal", str(error)):
                 return
             raise
         ends = offsets_of(query, max(query.offset_log, default=-1))
