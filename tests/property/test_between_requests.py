@@ -98,10 +98,13 @@ class World:
         self._is_moving = True
         journal = self.journals[number % len(self.journals)]
         getattr(self, what)(journal)
+        self.see_stored()
+        self._is_moving = False
+
+    def see_stored(self) -> None:
         for each in self.journals:
             live = self.broker.parts.registry.get(each.name)
             each.stored = max([each.stored, *(fragment.end for fragment in live.view.closed)]) if live else 0
-        self._is_moving = False
 
     def create(self, _journal: Journal | None = None) -> None:
         name = f"{self.prefix}{len(self.journals) + len(self.deleted)}"
@@ -366,6 +369,7 @@ def offsets_of(query: MicroBatches, batch_id: int) -> dict[str, int]:
 
 
 def check_start(world: World, where: str, begins: dict[str, int], at_start: dict[str, int]) -> None:
+    world.see_stored()  # The planner's own appends of no bytes close fragments.
     for journal in (each for each in world.journals if each.name in begins):
         begin = begins[journal.name]
         match where:
