@@ -15,9 +15,9 @@ from gazette_spark._options.query_range import EARLIEST, LATEST
 from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.identities import JournalIdentities
 from gazette_spark._planning.listing import RequestedJournals, selector_of
-from gazette_spark._planning.reads import JournalSource
+from gazette_spark._planning.reads import JournalSource, offset_since
 from gazette_spark._planning.selection import QueryJournals
-from gazette_spark._planning.view import JournalView, offset_at
+from gazette_spark._planning.view import JournalView
 from gazette_spark.client._read.gaps import FragmentGap, gaps_between
 from gazette_spark.errors import OffsetError, OptionError
 from gazette_spark.protocol.fragments import Fragment
@@ -55,12 +55,12 @@ def byte_range(journal: str, fragments: list[Fragment], head: int, options: Sour
     """Return the start and the end of a batch query in a journal, regardless of record boundaries."""
     begin, end = options.starting_offsets.of(journal), options.ending_offsets.of(journal)
     if (timestamp_ms := options.timestamp_of(journal)) is not None:
-        stored = offset_at(fragments, timestamp_ms)
+        stored = offset_since(fragments, timestamp_ms // 1000)
         begin = head if stored is None else stored
     elif begin == EARLIEST:
         begin = min((fragment.begin for fragment in fragments), default=head)
     if options.ending_timestamp is not None:
-        stored = offset_at(fragments, options.ending_timestamp)
+        stored = offset_since(fragments, options.ending_timestamp // 1000)
         end = head if stored is None else min(stored, head)
     elif end == LATEST:
         end = head

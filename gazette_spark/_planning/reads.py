@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gazette_spark.client._list.listing import ListedFragment
     from gazette_spark.client._read.heads import SettledHead, Tail
     from gazette_spark.protocol import protocol_pb2 as pb
+    from gazette_spark.protocol.fragments import Fragment
 
 
 class ChunkLike(Protocol):
@@ -123,6 +124,19 @@ class JournalSource(JournalOpener, Protocol):
 
     def list_fragments(self, journal: str, *, page_token: int = 0) -> list[ListedFragment]:
         """Return fragments, ascending by begin, from an offset on."""
+
+
+def offset_since(fragments: Iterable[Fragment], mod_time: int) -> int | None:
+    """Return the first offset stored at a time or later; None if everything was stored earlier.
+
+    Args:
+        fragments: Fragments of one journal, in any order.
+        mod_time: Unix seconds. Bytes that are not stored yet count as later.
+    """
+    return min(
+        (fragment.begin for fragment in fragments if fragment.mod_time == 0 or fragment.mod_time >= mod_time),
+        default=None,
+    )
 
 
 def skipped_spans(

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.pieces import Piece
+from gazette_spark._planning.reads import offset_since
 from gazette_spark._planning.store_layout import (
     FragmentCoverage,
     Layout,
@@ -496,8 +497,7 @@ class StoreJournals(Closing):
 
     def offset_since(self, journal: str, mod_time: int) -> int | None:
         """Return the begin of the first fragment that was stored at a time or later."""
-        serving = self._of(journal).serving
-        return next((each.begin for each in serving if not 0 < each.fragment.mod_time < mod_time), None)
+        return offset_since((stored.fragment for stored in self._of(journal).serving), mod_time)
 
     def list_fragments(self, journal: str, *, page_token: int = 0) -> list[ListedFragment]:
         """Return the fragments that serve bytes, as brokers list them."""

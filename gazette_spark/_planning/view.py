@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._formats.metadata import Labels
@@ -246,30 +246,3 @@ class JournalView:
         """Return the reader of a journal's bytes. Under ``failOnDataLoss`` a hole is an error."""
         lossless = self.options.fail_on_data_loss and not skip_holes
         return window_reader(self.client, journal, fail_on_data_loss=lossless)
-
-
-class HasModTime(Protocol):
-    """A fragment's start and store time."""
-
-    @property
-    def begin(self) -> int:
-        """Offset of the fragment's first byte."""
-
-    @property
-    def mod_time(self) -> int:
-        """Time at which it was stored, in Unix seconds; 0 if it is not stored yet."""
-
-
-def offset_at(fragments: Iterable[HasModTime], timestamp_ms: int) -> int | None:
-    """Return the first offset stored at a time or later; None if everything was stored earlier.
-
-    Args:
-        fragments: Fragments of one journal, in any order.
-        timestamp_ms: Milliseconds since 1970; the whole second that contains them counts.
-    """
-    # Store times have whole seconds, so all bytes of the second are on the same side of any time within it.
-    second = timestamp_ms // 1000
-    return min(
-        (fragment.begin for fragment in fragments if fragment.mod_time == 0 or fragment.mod_time >= second),
-        default=None,
-    )
