@@ -288,8 +288,8 @@ class IcebergTable:
             TableRefusedError: the catalog refuses the commit for another reason.
         """
         table, newest = self._opened()
-        # If two threads share this object, the other one may have read a ledger for a decision of its own,
-        # and have committed. On its version, the catalog would accept both commits.
+        # If two threads share this object, the other one may have read the ledger, decided and committed in
+        # between. On its version, the catalog would accept both commits.
         if entry.parent != newest:
             return CommitFailedException(f"the entry follows {entry.parent}, but the newest one is {newest}")
         with iceberg_errors(self.name):

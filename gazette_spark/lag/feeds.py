@@ -131,7 +131,7 @@ class HeadFeed:
             stores = {}
             for name in behind:
                 try:
-                    stored = [each.fragment for each in self._client.list_fragments(name)]
+                    stored = [entry.fragment for entry in self._client.list_fragments(name)]
                 except StatusError:  # It was just deleted, or the next poll reports why.
                     continue
                 # A fragment without a time is only on brokers, so retention does not apply yet.

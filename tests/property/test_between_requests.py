@@ -82,7 +82,7 @@ class World:
 
     def before_request(self) -> None:
         """Let the events happen whose turn it is."""
-        while self.events and not self._is_moving:  # An event makes requests, too.
+        while self.events and not self._is_moving:  # An event also makes requests.
             wait, what, number = self.events[0]
             if self._requests < wait:
                 self._requests += 1
