@@ -62,7 +62,13 @@ from gazette_spark._delta.dead_letter_table import DeadLetterTable, SplitBatch, 
 from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnapshot
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.file_lane import file_stream, prepare_files
-from gazette_spark._delta.files import SparkFiles, is_classic, java_class, without_space
+from gazette_spark._delta.files import (
+    SparkFiles,
+    is_classic,
+    java_class,
+    running_query_id,
+    without_space,
+)
 from gazette_spark._delta.heartbeat import Heartbeat
 from gazette_spark._delta.java_errors import short_batch_errors
 from gazette_spark._delta.new_table import NewTable
@@ -107,7 +113,6 @@ from gazette_spark.errors import (
 )
 from gazette_spark.failpoints import failpoint
 from gazette_spark.offsets import JournalOffsets, check_forward
-from gazette_spark.spark_versions import QUERY_ID
 
 log = logging.getLogger(__name__)
 
@@ -535,7 +540,7 @@ class DeltaSink:
         # need not be the program's first session, and the session of a batch has no queries. But all sessions
         # of a JVM share the map of queries by id.
         query: Any = None
-        if is_classic(spark) and (query_id := spark.sparkContext.getLocalProperty(QUERY_ID)):
+        if query_id := running_query_id(spark):
             queries = spark._jsparkSession.sharedState().activeStreamingQueries()
             query = queries.get(java_class(spark, "java.util.UUID").fromString(query_id))
         # Spark runs the batches of a query in a copy of its session. Their table must be the one that start()
@@ -565,7 +570,7 @@ class DeltaSink:
             # The table is checked once for each run: on Spark Connect, its detail takes a job for a large
             # table, and a batch may have few rows.
             exists = self._checked or self._check_table(df, root) is not None
-            batch = self._batches.read(SparkFiles(spark), root, batch_id)
+            batch = self._batches.read(SparkFiles(spark), root, batch_id, query_id)
             # A function may call the sink for each half of a batch. The table would have the batch after the
             # first call, and the second one would be skipped like a batch that runs again. Only the same rows
             # may come again within a run.

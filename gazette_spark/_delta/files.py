@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from gazette_spark._ledger.query_checkpoint import checked_text, is_unfinished, offsets_directory
 from gazette_spark.locations import escape_glob
+from gazette_spark.spark_versions import QUERY_ID
 
 JVM_ERRORS: tuple[type[Exception], ...] = ()
 """Classes of the errors of JVM calls. Spark Connect's package has no py4j, and makes no such calls."""
@@ -263,6 +264,11 @@ def _if_exists(read: Callable[[], Result]) -> Result | None:
 def is_classic(spark: SparkSession) -> bool:
     """Return whether the session's JVM can be called. Sessions of Spark Connect have no JVM."""
     return getattr(spark, "_jsparkSession", None) is not None
+
+
+def running_query_id(spark: SparkSession) -> str | None:
+    """Return the id of the query whose batch this thread runs; None without one, and on Spark Connect."""
+    return spark.sparkContext.getLocalProperty(QUERY_ID) if is_classic(spark) else None
 
 
 def java_class(spark: SparkSession, name: str) -> Any:  # noqa: ANN401 - Java's

@@ -26,7 +26,7 @@ from gazette_spark._delta.adopt import (
     reader_options,
     same_beginning,
 )
-from gazette_spark._delta.files import SparkFiles
+from gazette_spark._delta.files import SparkFiles, running_query_id
 from gazette_spark._delta.java_errors import short_batch_errors
 from gazette_spark._delta.preflight import check_workers, gazette_options
 from gazette_spark._delta.start_query import start_query
@@ -183,7 +183,8 @@ class IcebergSink:
         assert self._checkpoint is not None
         # The offsets come from the query checkpoint, where Spark wrote them before the batch. The tasks run
         # only if the ledger lacks the batch.
-        batch = self._batches.read(SparkFiles(df.sparkSession), self._checkpoint, batch_id)
+        spark = df.sparkSession
+        batch = self._batches.read(SparkFiles(spark), self._checkpoint, batch_id, running_query_id(spark))
         batches = FileBatches(self._table, self.app_id, self._allowed)
         self._seen = batches.commit(batch, lambda: self._files(df), seen=seen)
         failpoint("sink.return")

@@ -19,7 +19,7 @@ from gazette_spark._frames import deltalake_text
 from gazette_spark._ledger.decision import Allowed, Committed, Refusal, Skip, decide, verify
 from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState, pinned_journals, ranges_text
 from gazette_spark._ledger.query_batches import CheckpointFiles, QueryBatches
-from gazette_spark.errors import DeadLetterError, OffsetError, QueryCheckpointError, TableRefusedError
+from gazette_spark.errors import DeadLetterError, OffsetError, TableRefusedError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.offsets import JournalOffsets, check_forward
 
@@ -108,16 +108,8 @@ class FileBatches:
         # Each commit runs in a new process, so nothing is remembered between batches. Therefore this writer
         # cannot compare the newest entry with the last one that it saw, and it notices a second writer only
         # by its offsets (decision 0044).
-        batch = QueryBatches(self.table.name, self.app_id).read(checkpoint, root, batch_id)
-        # Spark and this process may resolve the same path to two places: if Spark's default file system is
-        # HDFS, Spark looks there for a path without a scheme. Offsets of another checkpoint must never be
-        # committed with these rows.
-        if query_id not in (None, batch.query_id):
-            problem = (
-                f"it belongs to query {batch.query_id}, but Spark runs {query_id}. Nothing was committed. "
-                "Give checkpointLocation as an absolute path with its scheme, such as hdfs://namenode/checkpoint"
-            )
-            raise QueryCheckpointError(root, problem)
+        batches = QueryBatches(self.table.name, self.app_id)
+        batch = batches.read(checkpoint, root, batch_id, query_id)
         self.commit(batch, lambda: written)
         failpoint("sink.return")
 

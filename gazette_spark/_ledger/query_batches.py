@@ -15,6 +15,7 @@ from gazette_spark._ledger.query_checkpoint import (
     parse_query_id,
     state_path,
 )
+from gazette_spark.errors import QueryCheckpointError
 
 
 class CheckpointFiles(Protocol):
@@ -53,11 +54,18 @@ class QueryBatches:
         self._app_id = app_id
         self._last: _LastBatch | None = None
 
-    def read(self, files: CheckpointFiles, root: str, batch_id: int) -> Batch:
+    def read(self, files: CheckpointFiles, root: str, batch_id: int, query_id: str | None = None) -> Batch:
         """Return a batch of the query with the checkpoint ``root``.
 
+        Args:
+            files: Reader of the files of the checkpoint.
+            root: Directory of the checkpoint.
+            batch_id: Number of the batch.
+            query_id: Id of the query that runs the batch; None if it is unknown.
+
         Raises:
-            QueryCheckpointError: a file is missing, damaged or of a later release.
+            QueryCheckpointError: a file is missing, damaged or of a later release, or the checkpoint belongs
+                to another query.
         """
         # The last batch is forgotten until this one is read, so that after an error all files are read again.
         last, self._last = self._last, None
@@ -70,6 +78,16 @@ class QueryBatches:
         # it is the one that was read last.
         if last is None or (last.root, last.batch_id + 1) != (root, batch_id):
             last = self._before(files, root, batch_id)
+        # The rows of a batch must never be committed with the offsets of another query. The caller may have
+        # named an earlier checkpoint, or Spark and this process may resolve the same path to two places: if
+        # Spark's default file system is HDFS, Spark looks there for a path without a scheme.
+        if query_id not in (None, last.query_id):
+            problem = (
+                f"it belongs to query {last.query_id}, but Spark runs {query_id}. Nothing was committed. "
+                "Name the checkpoint of the running query, as an absolute path with its scheme, such as "
+                "hdfs://namenode/checkpoint"
+            )
+            raise QueryCheckpointError(root, problem)
         # Spark does not record where a new query starts, so after a crash in batch 0 the query could start
         # elsewhere. Therefore the source's first batch is empty, and its end is the query's start.
         if batch_id == 0:

@@ -92,6 +92,18 @@ def test_foreach_batch_finds_its_checkpoint(stream: FileStream) -> None:
     assert stream.assert_exact().rows == 10
 
 
+def test_the_checkpoint_of_another_query_is_refused(stream: FileStream) -> None:
+    """Its offsets are not those of the rows, which would be skipped because the table has these offsets."""
+    stream.append(6)
+    stream.run(checkpoint=stream.checkpoint.parent / "first")
+    stream.append(2)
+    sink = DeltaSink(APP_ID, path=str(stream.table), checkpoint=f"{stream.checkpoint.parent}/first")
+    with pytest.raises(StreamingQueryException, match="it belongs to query"):
+        stream.run_batches(sink)
+    stream.run(checkpoint=stream.checkpoint.parent / "first")
+    assert stream.assert_exact().rows == 8
+
+
 def test_a_session_may_reserve_keywords(stream: FileStream) -> None:
     stream.append(6)
     with session_settings(stream.spark, {"spark.sql.ansi.enforceReservedKeywords": "true"}):
