@@ -63,7 +63,7 @@ HELD = (
 """Error text for a query that could take dead letters into its state."""
 
 LETTERS = "app_id STRING, journal STRING, `offset` BIGINT, end_offset BIGINT, raw BINARY, reason STRING"
-"""Columns of a table of dead letters that is created before there are any; see :meth:`RowSplit.misfits`."""
+"""Columns of an entry without dead letters, which may create the table; see :meth:`RowSplit.misfits`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,8 @@ def close_letters(
         )
         raise DeadLetterError(main.name, newest.app_id, problem)
     log.info("dead letters are closed app_id=%s table=%s", newest.app_id, name)
-    none = target.rows(spark).limit(0) if dead.table_version >= 0 else spark.createDataFrame([], LETTERS)
+    # The table's own columns may include one for which Delta accepts no values, not even none.
+    none = spark.createDataFrame([], LETTERS)
     return commit_letters(target, none, dead, entry, about) is not None
 
 

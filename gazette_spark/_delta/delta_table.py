@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import BinaryType, StructType
 
 from gazette_spark._delta.features import keeps_commits_elsewhere, writer_features
@@ -73,6 +74,9 @@ catalog that is not a Delta table is an error."""
 
 GIVEN_IDENTITY = "DELTA_IDENTITY_COLUMNS_EXPLICIT_INSERT_NOT_SUPPORTED"
 """Error condition of rows that have a column GENERATED ALWAYS AS IDENTITY."""
+
+NO_PARTITION = "DELTA_PARTITION_COLUMN_NOT_FOUND"
+"""Error condition of rows without a partition column that the table does not compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,8 @@ class DeltaTable:
         self.allow_single_driver = allow_single_driver
         """Whether the table may be on S3 with a log store that lets two drivers commit the same version."""
         self.partition_by: tuple[str, ...] = ()
-        """Columns by which the table is partitioned, set by :meth:`check`. They never change."""
+        """Columns by which the table was partitioned at the last :meth:`check`. After a rename, rows are
+        only grouped into files in another way."""
         self._location: str | None = None
         """Directory of the table if all its commits are known to be files in its log; otherwise None."""
 
@@ -406,6 +411,8 @@ class DeltaTable:
     def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool, add_columns: bool = False) -> None:
         """Append ``df`` together with ``entry`` in one Delta commit, which Delta may silently skip.
 
+        Partition columns that the rows lack are null, like all other columns.
+
         Args:
             df: The rows.
             entry: Ledger entry of the rows.
@@ -417,23 +424,37 @@ class DeltaTable:
         # all columns that a batch has (decision 0015).
         if add_columns:
             options["mergeSchema"] = "true"
+        if self.table is not None and not exists:
+            # A table that is created with rows records neither transaction id nor metadata (Delta 4.4), so it
+            # is created empty first. A crash in between leaves a table without an entry, which the first
+            # batch accepts. The mode is ignore, because another process may create the table at the same
+            # time.
+            with self.creation():
+                df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
         # Delta runs the rows here. Before that it looks up the transaction number, and if it has seen the
         # number, it returns without an error and without a commit. So only the history shows the outcome of
         # the append.
         with _plain_values(df):
-            # By path, Delta creates a missing table with the first rows, in one commit with id and entry.
-            if self.path is not None:
-                df.write.format("delta").mode("append").options(**options).save(self.path)
-                return
-            assert self.table is not None
-            if not exists:
-                # A table that is created with rows records neither transaction id nor metadata (Delta 4.4),
-                # so it is created empty first. A crash in between leaves a table without an entry, which the
-                # first batch accepts. The mode is ignore, because another process may create the table at the
-                # same time.
-                with self.creation():
-                    df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
-            df.writeTo(self.table).options(**options).append()
+            while True:
+                try:
+                    if self.table is not None:
+                        df.writeTo(self.table).options(**options).append()
+                    else:
+                        # By path, Delta creates a missing table with the first rows, in one commit with id
+                        # and entry.
+                        df.write.format("delta").mode("append").options(**options).save(self.path)
+                    return
+                except AnalysisException as error:
+                    # Delta looks in the rows for each partition column that it does not compute. Only its
+                    # error, which comes before the rows run, says which columns these are.
+                    if error.getCondition() != NO_PARTITION:
+                        raise
+                    name = (error.getMessageParameters() or {}).get("columnName")
+                    columns = [c for c in self.schema(df.sparkSession).fields if c.name not in df.columns]
+                    missing = [c for c in columns if name in (c.name, f"`{c.name}`")]
+                    if not missing:
+                        raise
+                    df = df.withColumn(missing[0].name, F.lit(None).cast(missing[0].dataType))
 
     def append_entry(self, spark: SparkSession, entry: LedgerEntry) -> None:
         """Commit an entry without rows to an existing table, which Delta may silently skip."""

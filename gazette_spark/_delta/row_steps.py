@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import StructType
 
 from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnapshot
@@ -161,22 +160,6 @@ def align(
     files = files_wanted(batch_bytes(batch), layout.target_file_bytes)
     rows = in_files(conform(df, fitted.schema, beside), files, target.partition_by)
     return AlignedRows(rows, table, exists, bool(fitted.added))
-
-
-def with_partitions(rows: DataFrame, table: TableSnapshot, target: DeltaTable) -> DataFrame:
-    """Return rows with the table's partition columns that they lack, which are null like any other column.
-
-    Delta's writer looks for each partition column in the rows, unless it computes the column.
-    """
-    names = {name.lower() for name in rows.columns}
-    missing = {name.lower() for name in target.partition_by} - names
-    if not missing or table.schema is None:
-        return rows
-    detail = table.detail or target.detail(rows.sparkSession)
-    if detail is None or computes_columns(detail.features):
-        return rows
-    columns = [field for field in table.schema.fields if field.name.lower() in missing]
-    return rows.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in columns))
 
 
 def fit_columns(

@@ -46,7 +46,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from gazette_spark._delta.delta_table import APP_ID_PREFIX, DeltaTable, TableSnapshot
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.files import is_classic
-from gazette_spark._delta.row_steps import AlignedRows, TableLayout, align, with_partitions
+from gazette_spark._delta.row_steps import AlignedRows, TableLayout, align
 from gazette_spark._delta.session import private_session, session_settings
 from gazette_spark._delta.sql_names import quoted
 from gazette_spark._delta.start_checks import check_alone
@@ -149,8 +149,7 @@ class AppendWriter:
 
     def _write(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, batch: Batch) -> WriteResult:
         aligned = align(rows, table, self._target, self._layout, batch)
-        filled = with_partitions(aligned.df, aligned.table, self._target)
-        self._target.append(filled, entry, exists=aligned.exists, add_columns=aligned.add_columns)
+        self._target.append(aligned.df, entry, exists=aligned.exists, add_columns=aligned.add_columns)
         return WriteResult(aligned.table, aligned.add_columns)
 
 

@@ -295,12 +295,17 @@ def test_columns_that_the_table_computes_are_computed(
 def test_a_partition_that_the_rows_lack_is_null(spark: SparkSession, tmp_path: Path) -> None:
     """Other columns and the direct lane do the same; Delta's writer would look for the column in the rows."""
     name = f"delta.`{tmp_path}/table`"
-    ddl = "id BIGINT, kind STRING, Day DATE"
-    spark.sql(f"CREATE TABLE {name} ({ddl}) USING delta PARTITIONED BY (kind, Day)")
+    ddl = "id BIGINT, kind STRING, Day DATE, half BIGINT GENERATED ALWAYS AS (id DIV 2)"
+    mapped = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    spark.sql(f"CREATE TABLE {name} ({ddl}) USING delta PARTITIONED BY (kind, Day) {mapped}")
     rows = spark.range(4).selectExpr("id", "concat('k', id % 2) AS kind")
     sink = DeltaSink(APP_ID, path=f"{tmp_path}/table", target_file_bytes=2)
-    assert sink.write_batch(rows, JournalOffsets({"a": 0}), JournalOffsets({"a": 4}))
-    assert spark.table(name).orderBy("id").collect() == [(at, f"k{at % 2}", None) for at in range(4)]
+    for begin, column in ((0, "Day"), (4, "`a.day`")):
+        if begin:
+            spark.sql(f"ALTER TABLE {name} RENAME COLUMN Day TO {column}")
+        assert sink.write_batch(rows, JournalOffsets({"a": begin}), JournalOffsets({"a": begin + 4}))
+    expected = [(at, f"k{at % 2}", None, at // 2) for at in range(4) for _ in range(2)]
+    assert spark.table(name).orderBy("id").collect() == expected
 
 
 def evolving(stream: FileStream) -> DeltaSink:
