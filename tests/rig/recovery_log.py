@@ -47,6 +47,9 @@ class MemoryJournals:
     """Offset of each journal below which bytes are deleted."""
     before_hand_off: Callable[[], object] = lambda: None
     """Function called once, before the next append that sets registers."""
+    before_repetition: Callable[[], object] | None = None
+    """Function called after the next append that sets registers, which is then repeated: its answer was
+    lost."""
     pieces: random.Random = field(default_factory=lambda: random.Random(1))
     max_piece: int = 40
 
@@ -63,6 +66,10 @@ class MemoryJournals:
             registers.CopyFrom(options.union_registers)
         begin = len(log)
         log += content
+        if options.union_registers is not None and self.before_repetition is not None:
+            meanwhile, self.before_repetition = self.before_repetition, None
+            meanwhile()
+            return self.append(options, content)
         return AppendResult(begin, len(log), b"", registers)
 
     def client(self) -> Client:

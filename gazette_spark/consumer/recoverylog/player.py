@@ -26,7 +26,7 @@ from gazette_spark._formats.fixed import HEADER_BYTES, MAGIC
 from gazette_spark.client import Client
 from gazette_spark.client._read.reader import RetryReader
 from gazette_spark.consumer.recoverylog.fsm import FSM, Verdict
-from gazette_spark.consumer.recoverylog.operations import encode, fence_of
+from gazette_spark.consumer.recoverylog.operations import crc32c, encode, fence_of
 from gazette_spark.errors import ClosedError, OptionError, RecordError, RecoveryLogLossError
 from gazette_spark.protocol import recoverylog_pb2 as pr
 
@@ -182,13 +182,21 @@ class Player:
             while author != AT_HEAD:
                 # Append an operation without effect, by the new author, that continues the chain as
                 # it was read here. The same append sets the register `author`, so that appends of all other
-                # recorders fail after this. Then read through the operation. If it fits the chain, no
-                # operation before it was missed. If it does not fit, another recorder has appended
-                # meanwhile. Its operations are applied now, and no more can come from it. Other players may
-                # do the same, so repeat this until the operation fits.
+                # recorders fail after this. Then read through the operation. If the chain ends with it, no
+                # operation before it was missed. Otherwise, another recorder has appended meanwhile. Its
+                # operations are applied now, and no more can come from it. Other players may do the same, so
+                # repeat this until the chain ends with the operation.
+                #
+                # A lost answer makes the client append the operation twice. Between the two, another player
+                # may have taken the log over and its recorder may have appended, so the copy that fits need
+                # not be the end.
                 noop = pr.RecordedOp(seq_no=fsm.next_seq_no, checksum=fsm.next_checksum, author=author)
-                end = self._client.append(log, encode(noop)[0], union_registers=fence_of(author)).end
-                if self._read_through(playback, end, until=author):
+                framed, payload = encode(noop)
+                handed_over = noop.seq_no + 1, crc32c(payload, noop.checksum)
+                self._read_through(
+                    playback, self._client.append(log, framed, union_registers=fence_of(author)).end
+                )
+                if (fsm.next_seq_no, fsm.next_checksum) == handed_over:
                     break
 
             # Link the files only now, so that a directory with files is complete.
@@ -207,8 +215,8 @@ class Player:
         )
         return Recovered(log, fsm, self._directory, fsm.build_hints(fsm.last_log))
 
-    def _read_through(self, playback: _Playback, end: int, *, until: int = AT_HEAD) -> bool:
-        """Read to an offset; return True early after an operation that counts by the author ``until``."""
+    def _read_through(self, playback: _Playback, end: int) -> None:
+        """Read to an offset."""
         # A standby may have read bytes that the log has lost since then. Hand-offs would take their place,
         # and the next recovery would lack their operations.
         if end < playback.position:
@@ -216,17 +224,15 @@ class Player:
             raise RecoveryLogLossError(playback.log, end, problem)
         # Read nothing if the position is already at the end. For an empty log, the end offset would be 0,
         # which means no end to a reader.
-        done = playback.position < end and self._read(playback, end, until=until)
-        if not done and not playback.is_between:
+        if playback.position < end:
+            self._read(playback, end)
+        if not playback.is_between:
             # Appends are atomic, so a log cannot end within an operation unless it has lost bytes.
             problem = f"the log ends at {playback.position} inside the operation"
             raise RecoveryLogLossError(playback.log, playback.offset, problem)
-        return done
 
-    def _read(  # noqa: C901, PLR0912 - one loop
-        self, playback: _Playback, end: int | None, *, until: int = AT_HEAD, hinted: bool = False
-    ) -> bool:
-        """Read to an offset, or follow the log if ``end`` is None; see :meth:`_read_through`.
+    def _read(self, playback: _Playback, end: int | None, *, hinted: bool = False) -> None:
+        """Read to an offset, or follow the log if ``end`` is None.
 
         With ``hinted``, also return at a point where the hints continue elsewhere.
         """
@@ -260,18 +266,16 @@ class Player:
                 rest = memoryview(chunk.content)
                 while rest:
                     # Process one operation at a time, because after each one the hints may continue
-                    # elsewhere, or it may be the hand-off.
+                    # elsewhere.
                     rest = rest[playback.feed(rest) :]
                     if not playback.is_between:
                         continue
-                    if until and playback.applied and playback.operation.author == until:
-                        return True
                     if hinted and (
                         not segments
                         or segments[0].log != playback.log
                         or playback.offset < segments[0].first_offset
                     ):
-                        return False
+                        return
             if end is not None and playback.position < end:
                 # A reader that jumps to the end of its range returns no chunk.
                 problem = f"bytes up to offset {end} are gone"
@@ -288,7 +292,6 @@ class Player:
                 # Do this under the lock, because a cancellation must not reach a closed reader.
                 self._reader = None
             reader.close()
-        return False
 
 
 class _Interrupted(Exception):  # noqa: N818  # This is not an error: the wait for more bytes is over.
@@ -305,10 +308,6 @@ class _Playback:
         """First offset of the current operation, or of the next one."""
         self.position = 0
         """Offset of the next byte to feed."""
-        self.operation = pr.RecordedOp()
-        """The last complete operation."""
-        self.applied = False
-        """Whether that operation counted."""
         self._frame = bytearray()
         """The part of the next operation's frame that has been fed."""
         self._content_bytes = 0
@@ -383,8 +382,7 @@ class _Playback:
         # they write.
         op.first_offset, op.last_offset, op.log = self.offset, self.position + op.write.length, self.log
         verdict = self.fsm.apply(op, payload)
-        self.operation, self.applied = op, verdict is Verdict.APPLIED
-        if self.applied:
+        if verdict is Verdict.APPLIED:
             if op.HasField("create"):
                 # Stage files by fnode, not by path: a path may belong to several files one after the other,
                 # and links are made after everything is read.

@@ -159,6 +159,23 @@ def test_a_hand_off_is_repeated_until_it_fits(host: Host) -> None:
     assert (last.author, last.seq_no) == (5, recovered.fsm.next_seq_no - 1)
 
 
+def test_a_repeated_hand_off_does_not_hide_that_of_another_player(host: Host) -> None:
+    """The repetition takes the log back from the other player, whose operations count all the same."""
+
+    def take_over() -> None:
+        recovered = host.play(author=6)
+        service = MemoryService(host.journals)
+        other = Recorder(LOG, recovered.fsm, 6, recovered.directory, service.as_client())
+        with RecordedFiles(other).create("b") as file:
+            file.write(b"of the other")
+        assert other.barrier().exception(0) is None
+
+    host.journals.before_repetition = take_over
+    recovered = host.play(author=5)
+    assert host.journals.registers[LOG] == fence_of(5)
+    assert files_below(recovered.directory) == {"a": b"content", "b": b"of the other"}
+
+
 def test_a_log_that_ends_before_what_was_played_is_a_loss(host: Host) -> None:
     """The hand-offs filled the lost part of the log, so that the next player did not notice the loss."""
     append, ends = host.journals.append, []
