@@ -132,9 +132,10 @@ def append_whole(client: Client, journal: str, source: BinaryIO, offset: int, ou
             done = client.append(journal, sent, offset=offset)
         except KeyboardInterrupt:
             raise Interrupted(interrupted_text(client, journal, all_sent=0 < size <= sent.at)) from None
-        except WrongAppendOffsetError:
+        except WrongAppendOffsetError as error:
             head = client.write_head(journal)
-            problem = f"--offset is {offset}, but the write head is {head}: nothing was appended"
+            outcome = error.detail or "nothing was appended"
+            problem = f"--offset is {offset}, but the write head is {head}: {outcome}"
             raise WrongAppendOffsetError(journal, problem) from None
         except JournalNotFoundError as error:
             raise with_hint(client, error) from None

@@ -594,6 +594,11 @@ class Client(Closing):
             min_etcd_revision: The broker waits until it has reached this revision.
             do_not_proxy: Use only the called broker, even if it is not the primary.
             timeout_s: Seconds for all attempts, by default the client's.
+
+        Raises:
+            WrongAppendOffsetError: ``offset`` is not the write head. If the error's ``detail`` names an
+                earlier attempt without an answer, that attempt may have appended the bytes.
+            RegisterMismatchError: the registers do not match, with the same reservation.
         """
         options = append_options(journal, **keywords)
         return self._append(options, Content(content), self._limit_s(timeout_s), retry.after_call)
@@ -748,9 +753,17 @@ class Client(Closing):
         - without an answer: the broker may have committed. Then the retry appends the bytes a second time,
           unless ``options`` requires an offset or registers that no longer match.
         """
+        is_unknown = False
 
         def once(_: Connection, left_s: float) -> AppendResult:
-            return self.try_append(options, content, timeout_s=left_s)
+            nonlocal is_unknown
+            try:
+                return self.try_append(options, content, timeout_s=left_s)
+            except GazetteError as error:
+                if is_unknown:
+                    retry.after_lost_answer(error)
+                is_unknown = is_unknown or retry.may_be_done(error)
+                raise
 
         def decide_unless_spent(cause: GazetteError, attempt: int) -> float | None:
             # A retry would append only the rest of an iterator, without its first bytes.

@@ -137,6 +137,8 @@ class AppendBatch:
     waits_for: int = 0
     """Number of awaited dependencies that are not done."""
     attempt: int = 0
+    is_unknown: bool = False
+    """Whether an attempt got no answer, so that the bytes may have been appended."""
     due: float = 0.0
     """Time of the next attempt, or of giving up on the dependencies; 0 if nothing is due."""
     deadline: float | None = None
@@ -468,6 +470,9 @@ class AppendQueue:
         batch.sending = False
         if batch.ended:
             return self._free([batch])
+        if batch.is_unknown:
+            retry.after_lost_answer(error)
+        batch.is_unknown = batch.is_unknown or retry.may_be_done(error)
         self.last_error = error
         journal_queue = batch.journal_queue
         if is_terminal(error, batch.options):

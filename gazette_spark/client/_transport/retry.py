@@ -41,6 +41,7 @@ from gazette_spark.errors import (
     JournalNotFoundError,
     OffsetNotYetAvailableError,
     OptionError,
+    StatusError,
     UnavailableError,
 )
 
@@ -153,9 +154,19 @@ def after_create(cause: GazetteError, attempt: int) -> float | None:
 
 def after_apply(cause: GazetteError, attempt: int) -> float | None:
     """Decide about an apply, whose outcome is unknown after it was sent."""
-    if isinstance(cause, UnavailableError) and any(text in cause.problem for text in _NOT_CONNECTED):
-        return backoff_s(attempt)
-    return None
+    return backoff_s(attempt) if isinstance(cause, UnavailableError) and not may_be_done(cause) else None
+
+
+def may_be_done(cause: BaseException) -> bool:
+    """Return whether a call got no answer after a connection was made, so that it may have had its effect."""
+    return isinstance(cause, UnavailableError) and not any(text in cause.problem for text in _NOT_CONNECTED)
+
+
+def after_lost_answer(cause: BaseException) -> None:
+    """Make the refusal of a repeated append name the earlier attempt, which may be what it refers to."""
+    if isinstance(cause, StatusError):
+        attempt = "an earlier attempt got no answer, and may have appended these bytes"
+        cause.detail = f"{cause.detail}; {attempt}" if cause.detail else attempt
 
 
 def once(_cause: GazetteError, _attempt: int) -> float | None:
