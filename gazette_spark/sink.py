@@ -249,6 +249,8 @@ class DeltaSink:
         self._last_rows: tuple[int, DataFrame] | None = None
         """Number and rows of this run's last batch."""
         self._heartbeat = Heartbeat()
+        self._beaten: str | None = None
+        """Attempt of the last heartbeat's entry, which may be in the table."""
         # A batch and a heartbeat both replace the newest entry. A heartbeat between a batch's decision and
         # its check would look like another writer, and the batch would be refused.
         self._turn = threading.Lock()
@@ -726,25 +728,29 @@ class DeltaSink:
         """Write the newest entry again if it is still this run's, and return whether to do so again later."""
         with self._turn:
             # Read these under the lock, because a batch clears both while it runs.
-            last_table, seen = self._last_table, self._seen
+            last_table = self._last_table
             # On Spark Connect the query is not available, but the process that runs batches ends with the
             # query.
-            if last_table is None or seen is None or not (query is None or query.isActive()):
+            if last_table is None or not (query is None or query.isActive()):
                 return False
             # The order is the same as for a batch: open what the commit is based on, then read the ledger.
             self._writer.open(spark)
             before = self._target.snapshot(spark, self.app_id, last_table)
-            if before.attempt != seen:
+            if before.attempt not in (last_table.attempt, self._beaten):
+                self._seen = last_table.attempt
                 return False  # Another writer has committed. The next batch reports that.
             # The entry keeps query, batch and time, so the same batch is its replay.
             entry = entry_without_rows(before.ledger, uuid.uuid4().hex)
-            # Spark's lane raises a conflict, and the thread tries again after the next interval. The direct
-            # lane returns it, and the check of the table below shows that nothing was written.
+            # If the commit or the next read raises an error, the thread tries again after the next interval.
+            # The entry may be in the table then, and must not look like another writer's. So a batch that
+            # comes before that is decided by its offsets alone.
+            self._seen, self._beaten = None, entry.attempt
             self._writer.commit_entry(spark, entry)
             after = self._target.snapshot(spark, self.app_id, before)
             # The entry was skipped, or another writer was faster. The next batch reports that; a second
             # heartbeat would hide it.
             if after.attempt != entry.attempt:
+                self._seen = before.attempt
                 return False
             self._last_table, self._seen = after.with_columns_of(before), entry.attempt
             log.info("heartbeat_written app_id=%s table_version=%d", self.app_id, after.ledger.entry_version)

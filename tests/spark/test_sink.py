@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -244,12 +245,25 @@ def test_names_are_quoted() -> None:
     assert DeltaTable(path=None, table="c.d.t").name == "c.d.t"
 
 
-def test_an_idle_query_keeps_its_ledger(stream: FileStream) -> None:
-    """Without new records the newest entry is written again before Delta cleans it up."""
+def test_an_idle_query_keeps_its_ledger(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without new records the newest entry is written again before Delta cleans it up.
+
+    If that raises an error after its commit, the entry is not taken for that of another writer.
+    """
+    append_entry, is_failing = DeltaTable.append_entry, threading.Event()
+
+    def append_and_fail(self: DeltaTable, spark: SparkSession, entry: LedgerEntry) -> None:
+        append_entry(self, spark, entry)
+        if is_failing.is_set():
+            raise ConnectionError("the answer is lost")
+
+    monkeypatch.setattr(DeltaTable, "append_entry", append_and_fail)
     sink = stream.sink()
     sink._heartbeat = Heartbeat(0.5)
     stream.append(4)
-    query = sink.start(stream.rows(), checkpoint=str(stream.checkpoint), processingTime="0 seconds")
+    query = sink.start(
+        stream.rows(), checkpoint=str(stream.checkpoint), lane="spark", processingTime="0 seconds"
+    )
 
     def newest() -> LedgerEntry | None:
         return stream.sink().ledger(stream.spark) if stream.table.exists() else None
@@ -262,6 +276,8 @@ def test_an_idle_query_keeps_its_ledger(stream: FileStream) -> None:
 
     try:
         wait_until("the entry is written again", lambda: written(1, 2), DEADLINE_S)
+        is_failing.set()
+        wait_until("it is written in spite of errors", lambda: written(1, 4), DEADLINE_S)
         stream.append(4)
         # A batch may begin between two of these appends, and then the next one has the other records.
         wait_until("the next batch is written", lambda: written(2, 1) and stream.verdict().exact, DEADLINE_S)
