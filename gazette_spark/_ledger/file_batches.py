@@ -171,11 +171,15 @@ class FileBatches:
         # batch's rows regardless of the table's version, and writing them takes most of the time.
         conflict: Exception | None = None
         written: BatchFiles | None = None
+        # A catalog may make a commit after its answer was given up. Such a commit is not another writer's.
+        given_up: set[str] = set()
         for _ in range(table.max_attempts):
             # The version to commit on is opened before the ledger is read, so anything that is committed for
             # the app id after the decision is a conflict. A version that is opened later could hide a commit
             # in between.
             before = table.read_ledger(batch.app_id)
+            if before.entry is not None and before.entry.attempt in given_up:
+                seen = before.entry.attempt
             # Each attempt has a new name, so that the history shows which process committed an entry: two
             # processes may try to commit the same batch.
             decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self.allowed)
@@ -218,8 +222,10 @@ class FileBatches:
             outcome = verify(before, after, decision.entry, batch, conflict=conflict is not None)
             # Another writer was faster, or the table was rolled back in between. In both cases the files have
             # no commit.
-            if isinstance(outcome, Refusal):
+            is_own = after.entry is not None and after.entry.attempt in given_up
+            if isinstance(outcome, Refusal) and not is_own:
                 raise outcome.error from conflict
+            given_up.add(decision.entry.attempt)
             # Otherwise neither this commit nor another entry is in the table: a commit of another kind was
             # faster, or the catalog did not answer. The next iteration commits the same files on the newest
             # version.

@@ -264,6 +264,31 @@ def test_an_answer_that_is_lost_decides_nothing(
     assert len(stream.load().snapshots()) == 3
 
 
+@pytest.mark.parametrize("at", ["load_table", "commit_table"])
+def test_a_commit_that_is_made_late_is_not_another_writers(
+    stream: IcebergStream, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """A proxy gives up first. The batch is decided again after the commit, or before it."""
+    commit, method = SqlCatalog.commit_table, getattr(SqlCatalog, at)
+    late: list[tuple[Any, ...]] = []
+    # The first load is the one that looks for the commit.
+    waits = iter([True, False] if at == "load_table" else [False])
+
+    def delay(*arguments: Any) -> Any:
+        if len(arguments) > 2 and not late:
+            late.append(arguments)
+            raise CommitStateUnknownException("504")
+        if late and not next(waits, True):
+            commit(*late[0])
+        return commit(*arguments) if len(arguments) > 2 else method(*arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", delay)
+    monkeypatch.setattr(SqlCatalog, at, delay)
+    stream.run(2, 10, 12)
+    assert stream.contents() == {"a": [*range(5, 12)]}
+    assert len(stream.load().snapshots()) == 3
+
+
 def test_a_catalog_that_forbids_the_commit_is_asked_once(
     stream: IcebergStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
