@@ -252,7 +252,7 @@ class ShardClient(Closing):
         claims = Claims(Capability.APPLY, pb.LabelSelector())
 
         def call(connection: Connection, remaining_s: float) -> int:
-            with connection.errors():
+            with retry.unknown_changes(), connection.errors():
                 response = connection.stub(pc_grpc.ShardStub).Apply(
                     pc.ApplyRequest(changes=changes),
                     timeout=remaining_s,

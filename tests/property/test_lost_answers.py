@@ -10,7 +10,7 @@ import pytest
 from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.broker import Faults, StorageSettings
 from gazette_spark.client import AppendService, journal_spec
-from gazette_spark.errors import RegisterMismatchError, StatusError, WrongAppendOffsetError
+from gazette_spark.errors import RegisterMismatchError, StatusError, UnavailableError, WrongAppendOffsetError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import label_set
 from tests.conformance.command import Command
@@ -72,6 +72,14 @@ def test_a_refused_repetition_tells_of_the_attempt_before_it(
     with pytest.raises(error) as caught:
         way(client, journal, b"third\n", **options)
     assert "attempt" not in caught.value.detail
+
+
+def test_an_apply_tells_that_it_may_be_applied(client: Client, journal: str) -> None:
+    """Without an answer it is not repeated, because its own conditions would fail."""
+    FAULTS.lose_answer(rpc="Apply")
+    with pytest.raises(UnavailableError, match=r"fault; the changes may have been applied\. Check brokerAdd"):
+        client.create_journals(journal_spec(f"{journal}/new"))
+    client.create_journals(journal_spec(f"{journal}/new"), exist_ok=True)
 
 
 def test_the_command_does_not_say_that_nothing_was_appended(client: Client, journal: str) -> None:

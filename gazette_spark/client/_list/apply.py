@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from gazette_spark.client._transport.channel import Connection
+from gazette_spark.client._transport.retry import unknown_changes
 from gazette_spark.client._transport.status import check_status
 from gazette_spark.errors import BrokerError, GazetteError, PartialApplyError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -32,7 +33,7 @@ def apply_changes(connection: Connection, changes: Sequence[Change], *, timeout_
     """Apply all changes or none in one call without a retry, and return the revision."""
     claims = Claims(Capability.APPLY, pb.LabelSelector())
     try:
-        with connection.errors():
+        with unknown_changes(), connection.errors():
             response = connection.stub(pb_grpc.JournalStub).Apply(
                 pb.ApplyRequest(changes=changes),
                 timeout=timeout_s,

@@ -31,7 +31,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from gazette_spark.errors import (
@@ -160,6 +161,17 @@ def after_apply(cause: GazetteError, attempt: int) -> float | None:
 def may_be_done(cause: BaseException) -> bool:
     """Return whether a call got no answer after a connection was made, so that it may have had its effect."""
     return isinstance(cause, UnavailableError) and not any(text in cause.problem for text in _NOT_CONNECTED)
+
+
+@contextmanager
+def unknown_changes() -> Iterator[None]:
+    """Make the error of an apply without an answer say that its changes may have been applied."""
+    try:
+        yield
+    except UnavailableError as error:
+        if may_be_done(error):
+            error.problem += "; the changes may have been applied"
+        raise
 
 
 def after_lost_answer(cause: BaseException) -> None:

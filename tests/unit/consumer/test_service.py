@@ -111,6 +111,19 @@ def test_shards_change_by_revision(served: Served) -> None:
     assert served.client.list_shards() == []
 
 
+def test_an_apply_without_an_answer_may_be_applied(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = StillHost.apply
+
+    def lose(host: StillHost, changes: Sequence[Change]) -> pc.ApplyResponse:
+        apply(host, changes)
+        raise UnavailableError("etcd", "Socket closed")
+
+    monkeypatch.setattr(StillHost, "apply", lose)
+    with pytest.raises(UnavailableError, match="; the changes may have been applied"):
+        served.put("shard-one")
+    assert [shard.spec.id for shard in served.client.list_shards()] == ["shard-one"]
+
+
 def test_more_changes_than_etcd_takes(served: Served) -> None:
     changes = [Change(upsert=shard_spec(f"shard-{at:03}", [])) for at in range(130)]
     with pytest.raises(BrokerError, match="too many operations"):
