@@ -23,6 +23,7 @@ import logging
 import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -81,8 +82,7 @@ def adopt(
     # Delta skips a number that it remembers without an error, so only the ledger shows whether a number was
     # accepted. An attempt that was skipped leaves nothing behind.
     for number in txn_numbers(state.txn_version):
-        entry = first_entry(app_id, offsets, number, mode)
-        target.append_entry(spark, entry)
+        _try_entry(target, spark, first_entry(app_id, offsets, number, mode))
         state = target.ledger(spark, app_id)
         if state.entry is not None:
             log.warning(
@@ -112,7 +112,7 @@ def adopt_recreated(
     made = continued_entry(state, history, app_id, offsets, options, table=target.name)
     if made is state.entry:
         return made
-    target.append_entry(spark, made)
+    _try_entry(target, spark, made)
     after = target.ledger(spark, app_id)
     # Another writer took the number, and Delta has skipped this write.
     if after.entry is None or after.entry.attempt != made.attempt:
@@ -121,6 +121,15 @@ def adopt_recreated(
         )
     log.warning("journals_recreated table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json())
     return after.entry
+
+
+def _try_entry(target: DeltaTable, spark: SparkSession, entry: LedgerEntry) -> None:
+    # Iceberg's sink imports this module without Delta's package.
+    from gazette_spark._delta.writers import CONFLICTS
+
+    # Delta raises a conflict if an answer was lost or another caller was faster. The ledger shows which.
+    with suppress(*CONFLICTS):
+        target.append_entry(spark, entry)
 
 
 def reader_options(options: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+from unittest.mock import MagicMock
 
-from gazette_spark._delta.adopt import fingerprint_at, first_entry, recreated_entry
+import pytest
+from delta.exceptions import ConcurrentTransactionException
+from pyspark.sql.types import StructType
+
+from gazette_spark._delta.adopt import adopt, fingerprint_at, first_entry, recreated_entry
+from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark._ledger.decision import Allowed, NewRange, Refusal, Skip, Write, decide
 from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState, parse_entry
 from gazette_spark._verify.tiling import Tiling, check_contiguous
@@ -35,6 +41,23 @@ def test_rows_go_on_where_the_new_journal_begins() -> None:
     assert isinstance(decision, Write)
     assert decision.entry.recreated == {}
     assert decision.entry.start == new
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["own", "of another caller"])
+def test_a_conflict_does_not_end_an_adoption(monkeypatch: pytest.MonkeyPatch, is_own: bool) -> None:
+    """Delta raises one if the answer of the commit was lost, or if another caller was faster."""
+    states = [LedgerState(table_version=5)]
+
+    def append(_table: DeltaTable, _rows: object, entry: LedgerEntry, **_options: bool) -> None:
+        made = entry if is_own else replace(entry, attempt="other")
+        states.append(LedgerState(made, None, entry.txn_version, 6, 6))
+        raise ConcurrentTransactionException("an application with the same id has committed")
+
+    monkeypatch.setattr(DeltaTable, "ledger", lambda *_: states[-1])
+    monkeypatch.setattr(DeltaTable, "rows", lambda *_: MagicMock(schema=StructType()))
+    monkeypatch.setattr(DeltaTable, "append", append)
+    entry = adopt(DeltaTable(path="/t", table=None), MagicMock(), "app", JournalOffsets({"a": 7}))
+    assert entry.read_through == {"a": 7}
 
 
 def test_an_adopted_ledger_of_committed_messages_says_where_their_query_began() -> None:
