@@ -113,7 +113,12 @@ def private_session(spark: SparkSession, settings: Mapping[str, str]) -> Iterato
 def _copied(spark: SparkSession) -> SparkSession | None:
     """Return a copy of a session, or None if its client or server cannot make one."""
     if is_classic(spark):
-        copy = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+        # PySpark's constructor would make the copy the session of ``RDD.toDF`` in the whole process, and rows
+        # of the program would be written under the settings of the copy.
+        copy = object.__new__(type(spark))
+        # Names without an underscore are properties that the session has cached, such as its catalog.
+        state = {name: value for name, value in vars(spark).items() if name.startswith("_")}
+        vars(copy).update(state, _jsparkSession=spark._jsparkSession.cloneSession())
     elif not hasattr(spark, "cloneSession"):
         return None
     else:

@@ -284,8 +284,15 @@ def test_statements_of_a_shared_session_do_not_take_the_place_of_a_batch(keyed: 
     table = keyed.sink._target
     other = DeltaSink("other", path=table.path, upsert=keyed.sink._upsert)
     row = keyed.spark.createDataFrame([("o", 1, False, "y", 1)], CHANGE)
+    rdd = keyed.spark.sparkContext.parallelize([("r", 1)])
+
+    def assert_not_set() -> None:
+        # RDDs have no session: PySpark gives them the last one that it has made.
+        for session in (keyed.spark, rdd.toDF("id string, n int").sparkSession):
+            assert [session.conf.get(key, None) for key in SETTINGS] == [None, None, None]
 
     def meanwhile() -> None:
+        assert_not_set()
         keyed.spark.sql(f"INSERT INTO {table.name} VALUES ('i', 1)")
         assert other.write_batch(row, JournalOffsets({"y": 0}), JournalOffsets({"y": 10}))
 
@@ -294,7 +301,7 @@ def test_statements_of_a_shared_session_do_not_take_the_place_of_a_batch(keyed: 
     assert keyed.rows() == [("b", 1), ("i", 1), ("o", 1), ("x", 2)]
     # Each entry is that of its own commit: the pin and the batch of the other app id, and the batch.
     assert keyed.history()[1:] == [("WRITE", False), ("MERGE", True), ("MERGE", True), ("MERGE", True)]
-    assert [keyed.spark.conf.get(key, None) for key in SETTINGS] == [None, None, None]
+    assert_not_set()
 
 
 def test_batches_that_do_not_fit_are_refused(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
