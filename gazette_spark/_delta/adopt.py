@@ -73,7 +73,7 @@ def adopt(
         return same_beginning(state.entry, state, offsets, target.name)
     # The rows are checked before the first attempt, because the query that continues at the offsets would
     # write rows past them again.
-    rows, isolation = target.rows(spark), isolation_of(offsets)
+    rows, isolation = target.rows(spark, state.table_version), isolation_of(offsets)
     check_begins(rows.schema, isolation, target.name)
     if (columns := range_origin(rows.schema, isolation)) is not None:
         journal, offset = columns

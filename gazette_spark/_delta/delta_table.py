@@ -181,7 +181,11 @@ class DeltaTable:
         return cls(path=path, table=name if path is None else None)
 
     def rows(self, spark: SparkSession, version: int | None = None) -> DataFrame:
-        """Return the rows of an existing table, by default at its newest version."""
+        """Return the rows of an existing table at a version.
+
+        Without a version, these are the rows of the newest one or, if the session has cached the table, of
+        the one that it cached. A commit of another application does not refresh that.
+        """
         at = "" if version is None else f" VERSION AS OF {version}"
         return spark.sql(f"SELECT * FROM {self.name}{at}")  # noqa: S608 - the name is quoted.
 

@@ -93,7 +93,7 @@ def check_alone(target: DeltaTable, spark: SparkSession, app_id: str, state: Led
     for other, _ in _others(target, spark, app_id, target.history(spark, None)):
         raise TableRefusedError(target.name, f"app id {other!r} writes to it, too. {way_out}")
     # Such rows are older than the ledger, or come from writers without a ledger.
-    if state.entry is None and target.rows(spark).limit(1).collect():
+    if state.entry is None and target.rows(spark, state.table_version).limit(1).collect():
         problem = f"it has rows that app id {app_id!r} did not write. {way_out}, or delete these rows first"
         raise TableRefusedError(target.name, problem)
 

@@ -195,7 +195,8 @@ class MergeWriter(AppendWriter):
         # This reads the keys of all rows, so it is done only before the first merged batch. From then on,
         # merging keeps keys unique, and the ledger refuses batches without upsert.
         if has_unmerged_rows(table):
-            check_keys_once(self._target, spark, entry, self._upsert)
+            existing = self._target.rows(spark, table.ledger.table_version)
+            check_keys_once(existing, self._target.name, entry, self._upsert)
         complete = batch.output_mode == "complete"
         if complete:
             # A complete result replaces all rows, so rows of others would be deleted. The history is searched
@@ -389,8 +390,8 @@ def merge_rows(
         spark.catalog.dropTempView(view)
 
 
-def check_keys_once(target: DeltaTable, spark: SparkSession, entry: LedgerEntry, upsert: Upsert) -> None:
-    """Check that the keys in a table are unique before the first batch is merged into it.
+def check_keys_once(rows: DataFrame, table: str, entry: LedgerEntry, upsert: Upsert) -> None:
+    """Check that the keys in the rows of a table are unique before the first batch is merged into it.
 
     If a key occurs twice, each batch would update both rows. After the first batch, merging keeps keys
     unique.
@@ -398,7 +399,6 @@ def check_keys_once(target: DeltaTable, spark: SparkSession, entry: LedgerEntry,
     Raises:
         UpsertError: a key occurs twice; the error names it.
     """
-    rows = target.rows(spark)
     names = {name.lower(): name for name in rows.columns}  # Their case may differ from that of the keys.
     if not {key.lower() for key in upsert.keys} <= names.keys():
         return  # The column is missing; fitting the rows to the table reports that.
@@ -411,7 +411,7 @@ def check_keys_once(target: DeltaTable, spark: SparkSession, entry: LedgerEntry,
             f"{number} rows of the table have the key {shown}, and each batch would update all of them. "
             "Keep only one row for each key in the table, or write to another table"
         )
-        raise UpsertError(target.name, entry.app_id, entry.batch_id, problem)
+        raise UpsertError(table, entry.app_id, entry.batch_id, problem)
 
 
 def _column(name: str) -> Column:

@@ -121,7 +121,8 @@ class SparkEngine:
                     raise InputError(problem)
                 tables[table.name] = table
             for table in tables.values():
-                letters = table.rows(self._spark).where(F.col("app_id") == app_id)
+                newest = next((row.version for row in table.history(self._spark, 1)), None)
+                letters = table.rows(self._spark, newest).where(F.col("app_id") == app_id)
                 frames.append(side(letters, DEAD, **columns, value="raw"))
         rows = reduce(DataFrame.unionAll, frames)
         return SparkComparison(self._spark, rows, values=sides.values, places=sides.has_messages)

@@ -7,15 +7,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from delta.exceptions import MetadataChangedException
+from deltalake import write_deltalake
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, NewTable, Upsert
 from gazette_spark._delta.delta_table import DeltaTable, TableDetail
 from gazette_spark._delta.session import current_catalog, private_session
-from gazette_spark.errors import OffsetError, SchemaMismatchError, TableRefusedError
+from gazette_spark.errors import OffsetError, SchemaMismatchError, TableRefusedError, UpsertError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.testing.oracle import OracleVerdict, check_table
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
@@ -290,6 +292,27 @@ def test_columns_that_the_table_computes_are_computed(
     found = spark.table(name).orderBy("id").select("id", "half").collect()
     assert found == [(number, number // 2) for number in range(10)]
     assert spark.table(name).select("number").distinct().count() == 10
+
+
+def test_rows_that_a_session_has_cached_decide_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark reads a cached table as it was, until a statement of the same application writes to it."""
+    path = str(tmp_path / "table")
+    at = [JournalOffsets({"j": offset}) for offset in range(5)]
+    rows = spark.range(4).selectExpr("id", "'j' AS _journal", "id AS _offset")
+
+    def commit_elsewhere(offset: int) -> None:
+        assert spark.sql(f"SELECT * FROM delta.`{path}`").cache().count() < offset
+        row = pa.table({"id": [1], "_journal": ["j"], "_offset": [offset]})
+        write_deltalake(path, row, mode="append")
+
+    rows.where("id < 1").write.format("delta").save(path)
+    commit_elsewhere(2)
+    with pytest.raises(TableRefusedError, match="up to offset 2, but the journal is to continue at 2"):
+        DeltaSink(APP_ID, path=path).adopt(at[2], spark)
+    assert DeltaSink(APP_ID, path=path).adopt(at[3], spark).adopted
+    commit_elsewhere(3)
+    with pytest.raises(UpsertError, match="2 rows of the table have the key id=1"):
+        DeltaSink(APP_ID, path=path, upsert=Upsert(["id"])).write_batch(rows.limit(1), at[3], at[4])
 
 
 def test_a_partition_that_the_rows_lack_is_null(spark: SparkSession, tmp_path: Path) -> None:

@@ -517,7 +517,7 @@ def test_rows_of_a_journal_made_again_are_not_compared(orders: VerifiedOrders) -
 
 
 @pytest.mark.both_engines
-def test_dead_letters_have_no_row(orders: VerifiedOrders) -> None:
+def test_dead_letters_have_no_row(spark: SparkSession, orders: VerifiedOrders) -> None:
     """A record is either a row or a dead letter; a record that is both is a difference."""
     dead = orders.table.with_name("dead")
 
@@ -527,6 +527,7 @@ def test_dead_letters_have_no_row(orders: VerifiedOrders) -> None:
         write_deltalake(dead, pa.table({**letters, "offset": offsets, "raw": values}), mode="append")
 
     bury("orders", rows_of(16, 32))
+    assert spark.sql(f"SELECT * FROM delta.`{dead}`").cache().count() == 2  # The session's rows stay these.
     bury("another", rows_of(0, 8))
     bury("orders", rows_of(80, 96))  # From a batch whose other rows are not there yet.
     fit = [*rows_of(0, 16), *rows_of(32, 80)]
