@@ -174,7 +174,8 @@ class TableFeed:
         self._location = location
         self._fetch = fetch or table_log(location).rows
         self._app_ids: list[str] = []
-        self._version = -1
+        self._known: tuple[int, str] | None = None
+        """Version and time of the newest commit that was read."""
         self._warned = False
 
     def __repr__(self) -> str:
@@ -184,35 +185,36 @@ class TableFeed:
         """Read the commits since the last poll, or the whole history at the first poll."""
         # This needs no JVM, so a monitor of many tables is a small process.
         # One row is enough to see whether there are new rows.
-        newest = self._fetch(1) if self._version >= 0 else ()
-        new = newest[0].version - self._version if newest else 0
-        if new < 0:
-            # The table was created again, or rolled back if it is an Iceberg table. Its commits do not follow
-            # the known ones.
-            for app_id in self._app_ids:
-                monitor.forget_group(self._group(app_id))
-            self._app_ids, self._version = [], -1
-        if self._version < 0:
-            rows = self._fetch(None)
-        else:
-            # New rows may depend on earlier ones, so some of these are read again.
-            rows = self._fetch(new + BEFORE_KNOWN) if new > 0 else []
+        known = self._known
+        rows = self._fetch(None if known is None else 1)
+        if known is not None:
+            if (new := rows[0].version - known[0] if rows else 0) > 0:
+                # New rows may depend on earlier ones, so some of these are read again.
+                rows = self._fetch(new + BEFORE_KNOWN)
+            if known not in [(row.version, row.time) for row in rows]:
+                # The table was created again, or rolled back if it is an Iceberg table. Its commits do not
+                # follow the known ones, whatever their number.
+                for app_id in self._app_ids:
+                    monitor.forget_group(self._group(app_id))
+                self._app_ids, self._known, known = [], None, None
+                rows = self._fetch(None)
+            elif new == 0:
+                rows = ()
             # If a RESTORE or an entry refers to a version before these rows, its position is unknown. Then
             # the whole history is read, which is slow but rare.
-            if reaches_back(rows, app_ids(rows)):
+            elif reaches_back(rows, app_ids(rows)):
                 rows = self._fetch(None)
         if rows and not self._warned and is_catalog_managed(self._location):
             self._warned = True
             log.warning("newest commits may be missing, the table is catalog-managed table=%s", self)
-        newest_version = self._version
         # An app id without an entry in the new rows is still a group, because its query may have stopped.
         self._app_ids = sorted({*self._app_ids, *app_ids(rows)})
         self.groups = tuple(self._group(app_id) for app_id in self._app_ids) or self.groups
         for app_id in self._app_ids:
-            steps = table_commits(rows, app_id, newest_version)
+            steps = table_commits(rows, app_id, -1 if known is None else known[0])
             monitor.observe_commits(self._group(app_id), steps, now_ms, source=repr(self))
         # After the reports, so that rows are read again if the monitor refused a group.
-        self._version = rows[0].version if rows else newest_version
+        self._known = (rows[0].version, rows[0].time) if rows else known
 
     def _group(self, app_id: str) -> str:
         if self._name is None:

@@ -300,13 +300,15 @@ class Log:
     def __init__(self) -> None:
         self.operations: list[tuple[str, str | None]] = []
         self.broken = False
+        self.time: str | None = None
         self.asked: list[int | None] = []
 
     def rows(self, limit: int | None) -> Sequence[HistoryRow]:
         if self.broken:
             raise InputError("the log cannot be read")
         self.asked.append(limit)
-        return history(*self.operations)[:limit]
+        rows = history(*self.operations)[:limit]
+        return rows if self.time is None else [replace(row, time=self.time) for row in rows]
 
 
 def offsets(monitor: Monitor, group: str) -> list[int]:
@@ -344,6 +346,14 @@ def test_a_table_that_is_created_again_is_read_from_its_beginning(monitor: Monit
     log.operations.append(("WRITE", entry(7)))
     assert poll_all([feed], monitor, 10_000) == []
     assert offsets(monitor, "orders") == [3, 5, 7]
+    for at in (0, 2):  # It has as many commits as before, or more.
+        log.time = f"2026-07-26 10:00:0{at}.000"
+        log.operations = [("WRITE", entry(at)), *[("WRITE", entry(9, "other"))] * (2 + at)]
+        assert poll_all([feed], monitor, 10_000) == []
+        assert (offsets(monitor, "orders"), feed.groups) == ([at], ("orders", "other"))
+    log.operations = []
+    assert poll_all([feed], monitor, 10_000) == []
+    assert monitor.groups() == []
 
 
 def test_a_table_with_two_writers_is_two_groups(monitor: Monitor) -> None:
