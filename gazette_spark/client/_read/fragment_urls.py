@@ -27,7 +27,6 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -223,7 +222,7 @@ class FragmentOpener:
         listed = {name.lower() for name in self.hosts}
         return host in listed or f"{host}:{port}" in listed or host == self.broker.lower() != ""
 
-    @cached_property
+    @property
     def _broker_is_public(self) -> bool:
         try:
             addresses = [ip_address(text) for text in self.resolve(self.broker, 0)] if self.broker else []

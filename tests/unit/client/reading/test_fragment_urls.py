@@ -129,6 +129,16 @@ def test_hosts_that_are_asked(name: str) -> None:
         assert reader.read() == CONTENT
 
 
+def test_a_broker_whose_name_was_unknown_or_changes_is_looked_up_again() -> None:
+    """A client may live for weeks. One failed look-up must not make it refuse private stores from then on."""
+    addresses: dict[str, str] = {}
+    opened = opener(answering, addresses, broker="private.broker")
+    for address, allowed in ((None, False), (PRIVATE, True), (PUBLIC, False)):
+        if address is not None:
+            addresses["private.broker"] = address
+        assert opened.can_open(f"https://{PRIVATE}/f") is allowed
+
+
 LAST = b"the last connection"
 
 
