@@ -1,10 +1,11 @@
-"""Makes and binds gRPC servers with Gazette's limits, and shares their threads among calls."""
+"""Makes, binds and ends gRPC servers with Gazette's limits, and shares their threads among calls."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -60,6 +61,21 @@ def bind_server(server: grpc.Server, host: str, port: int, tls: ServerTls | None
     except RuntimeError as error:
         expected = "a port nobody listens on, or 0 for any free one"
         raise OptionError("port", address, expected) from error
+
+
+stop_at_exit: dict[object, Callable[[], object]] = {}
+"""What stops each running server of this process, by server."""
+
+
+def _stop_all() -> None:
+    while stop_at_exit:
+        stop_at_exit.popitem()[1]()
+
+
+# At its end, Python waits for the threads of all pools before functions of ``atexit`` run. A call that waits
+# for an event keeps its thread, so a program that has not stopped its server would never end.
+threading._register_atexit(_stop_all)  # type: ignore[attr-defined]  # There is no public function.
+os.register_at_fork(after_in_child=stop_at_exit.clear)  # A child has none of the servers' threads.
 
 
 class CallPlaces:

@@ -31,6 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from gazette_spark._server.serving import stop_at_exit
 from gazette_spark._server.topology import Member, Slots, assign
 from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.broker.registry import JOURNALS, JournalKeyspace, replica_count
@@ -260,6 +261,7 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
+        stop_at_exit[self] = self.stop
         return self
 
     def __exit__(
@@ -396,6 +398,7 @@ class LocalCluster:
     def stop(self) -> None:
         """Store fragments where possible and stop all brokers. A second call does nothing."""
         keyspace = self._keyspace
+        stop_at_exit.pop(self, None)
         if keyspace is None:
             return
         for broker in self.brokers:

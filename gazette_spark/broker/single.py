@@ -14,7 +14,7 @@ from gazette_spark._server.authorizer import Authorizer
 from gazette_spark._server.call_watch import CallWatch
 from gazette_spark._server.http_server import HttpServer
 from gazette_spark._server.identity import BrokerIdentity
-from gazette_spark._server.serving import bind_server, new_server
+from gazette_spark._server.serving import bind_server, new_server, stop_at_exit
 from gazette_spark._server.tls import ServerTls
 from gazette_spark._server.topology import Member
 from gazette_spark.broker.api.call import ServiceContext
@@ -132,6 +132,7 @@ class SingleBroker:
         with self._lock:
             # Take it under the lock, so that only one of two threads stops the broker.
             running, self._runtime = self._runtime, None
+        stop_at_exit.pop(self, None)
         if running is not None:
             running.stop()
 
@@ -139,6 +140,7 @@ class SingleBroker:
         """End every call and commit nothing more, as SIGKILL does; acknowledged bytes stay on disk."""
         with self._lock:
             running, self._runtime = self._runtime, None
+        stop_at_exit.pop(self, None)
         if running is not None:
             running.kill()
 
@@ -167,6 +169,8 @@ class SingleBroker:
         with self._lock:
             if self._runtime is None:
                 self._runtime = BrokerRuntime(self, self._options)
+                if self._options.membership is None:  # Otherwise the cluster stops its brokers.
+                    stop_at_exit[self] = self.stop
 
 
 class BrokerRuntime:

@@ -32,7 +32,13 @@ import grpc
 
 from gazette_spark._server.authorizer import Authorizer, UnauthenticatedError
 from gazette_spark._server.http_server import Exchange
-from gazette_spark._server.serving import CallPlaces, authorization_header, bind_server, new_server
+from gazette_spark._server.serving import (
+    CallPlaces,
+    authorization_header,
+    bind_server,
+    new_server,
+    stop_at_exit,
+)
 from gazette_spark._server.tls import ServerTls
 from gazette_spark.client._transport.channel import Connection, cancel
 from gazette_spark.client._transport.credentials import TlsOptions
@@ -327,9 +333,11 @@ class ShardServer:
         self._service = ShardService(host, self._authorizer, self._peer_tls)
         pc_grpc.add_ShardServicer_to_server(self._service, self._server)
         self._server.start()
+        stop_at_exit[self] = self.stop
 
     def stop(self) -> None:
         """End every call. A second call does nothing."""
+        stop_at_exit.pop(self, None)
         self._server.stop(STOP_GRACE_S).wait()
         if self._service is not None:
             self._service.close()

@@ -1,9 +1,12 @@
-"""Tests that a server shares its concurrent calls among its clients."""
+"""Tests that servers share their calls among clients, and end with their program."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import ExitStack
 from itertools import count
+from pathlib import Path
 from typing import NoReturn, cast
 
 import grpc
@@ -63,3 +66,47 @@ def test_a_network_of_ipv6_is_one_client() -> None:
         with pytest.raises(Refused):
             held.enter_context(places.hold(caller("ipv6:%5B2001:db8::4%5D")))
         held.enter_context(places.hold(caller("ipv6:%5B2001:db8:0:1::1%5D")))
+
+
+READING = """
+client = Client(server.endpoint, timeout_s=1e6, idle_timeout_s=1e6)
+client.create_journals(journal_spec("shop/orders"))
+client.append("shop/orders", b"one")
+reader = iter(client.read("shop/orders", block=True))
+next(reader)
+"""
+
+FORGOTTEN = {
+    "broker": "server = EmbeddedBroker.start(root)" + READING,
+    "cluster": "server = EmbeddedBroker.start(root, replicas=3)" + READING,
+    "consumer": """
+server = ShardServer()
+server.start(StillHost(server.endpoint))
+client = ShardClient(server.endpoint, timeout_s=1e6)
+client.apply([pc.ApplyRequest.Change(upsert=shard_spec("orders", ["shop/orders"]))])
+stat = pc.StatRequest(shard="orders", read_through={"shop/orders": 10})
+channel = grpc.insecure_channel(server.endpoint.removeprefix("http://"))
+call = pc_grpc.ShardStub(channel).Stat.future(stat)
+client.stat("orders")
+""",
+}
+"""A program that does not stop its server, by server. A call of each program waits for an event."""
+
+
+@pytest.mark.parametrize("kind", FORGOTTEN)
+def test_a_program_ends_without_stopping_its_server(kind: str, tmp_path: Path) -> None:
+    program = f"""
+import grpc
+from gazette_spark.broker import EmbeddedBroker
+from gazette_spark.client import Client, journal_spec
+from gazette_spark.consumer import ShardServer, shard_spec
+from gazette_spark.consumer.client import ShardClient
+from gazette_spark.protocol import consumer_pb2 as pc, consumer_pb2_grpc as pc_grpc
+from tests.rig.still_host import StillHost
+root = {str(tmp_path)!r}
+{FORGOTTEN[kind]}
+raise SystemExit("forgotten")
+"""
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (1, "forgotten\n")
