@@ -71,24 +71,40 @@ def adopt(
         )
     if state.entry is not None:
         return same_beginning(state.entry, state, offsets, target.name)
+    checked, isolation = state.table_version, isolation_of(offsets)
+
+    def check_rows() -> None:
+        rows = target.rows(spark, state.table_version)
+        check_begins(rows.schema, isolation, target.name)
+        if (columns := range_origin(rows.schema, isolation)) is not None:
+            journal, offset = columns
+            ends = rows.groupBy(F.col(journal).alias("journal")).agg(F.max(offset).alias("last")).collect()
+            check_ends({row.journal: row.last for row in ends}, offsets, target.name)
+
     # The rows are checked before the first attempt, because the query that continues at the offsets would
     # write rows past them again.
-    rows, isolation = target.rows(spark, state.table_version), isolation_of(offsets)
-    check_begins(rows.schema, isolation, target.name)
-    if (columns := range_origin(rows.schema, isolation)) is not None:
-        journal, offset = columns
-        ends = rows.groupBy(F.col(journal).alias("journal")).agg(F.max(offset).alias("last")).collect()
-        check_ends({row.journal: row.last for row in ends}, offsets, target.name)
+    check_rows()
     # Delta skips a number that it remembers without an error, so only the ledger shows whether a number was
     # accepted. An attempt that was skipped leaves nothing behind.
     for number in txn_numbers(state.txn_version):
         _try_entry(target, spark, first_entry(app_id, offsets, number, mode))
         state = target.ledger(spark, app_id)
         if state.entry is not None:
+            entry = same_beginning(state.entry, state, offsets, target.name)
+            # An append of rows is no conflict for the entry, so rows may have come since they were checked.
+            if state.table_version != checked + 1:
+                try:
+                    check_rows()
+                except TableRefusedError as error:
+                    error.problem += (
+                        ". Another program appended them during this call, and the ledger has begun: stop "
+                        f"that program, RESTORE the table to version {state.entry_version - 1}, and try again"
+                    )
+                    raise
             log.warning(
                 "ledger_adopted table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json()
             )
-            return same_beginning(state.entry, state, offsets, target.name)
+            return entry
     raise TableRefusedError(
         target.name, f"Delta skips every transaction of app id {app_id!r}; use another one"
     )

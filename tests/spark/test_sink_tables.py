@@ -315,6 +315,27 @@ def test_rows_that_a_session_has_cached_decide_nothing(spark: SparkSession, tmp_
         DeltaSink(APP_ID, path=path, upsert=Upsert(["id"])).write_batch(rows.limit(1), at[3], at[4])
 
 
+def test_rows_that_come_during_an_adoption_are_noticed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "table")
+    rows = spark.range(3).selectExpr("id", "'j' AS _journal", "id AS _offset")
+    rows.where("id = 0").write.format("delta").save(path)
+    sink, append_entry = DeltaSink(APP_ID, path=path), DeltaTable.append_entry
+
+    def append_first(table: DeltaTable, spark: SparkSession, entry: LedgerEntry) -> None:
+        rows.where("id > 0").write.format("delta").mode("append").save(path)
+        append_entry(table, spark, entry)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "append_entry", append_first)
+        problem = r"up to offset 2, but the journal is to continue at 1\..* RESTORE the table to version 1 "
+        with pytest.raises(TableRefusedError, match=problem):
+            sink.adopt(JournalOffsets({"j": 1}), spark)
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 1")
+    assert sink.adopt(JournalOffsets({"j": 3}), spark).adopted
+
+
 def test_a_partition_that_the_rows_lack_is_null(spark: SparkSession, tmp_path: Path) -> None:
     """Other columns and the direct lane do the same; Delta's writer would look for the column in the rows."""
     name = f"delta.`{tmp_path}/table`"
