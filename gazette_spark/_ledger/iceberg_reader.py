@@ -151,13 +151,19 @@ def catalog_errors() -> tuple[type[Exception], ...]:
 
 def unknown_outcomes() -> tuple[type[Exception], ...]:
     """Return the classes of errors after which a commit was rejected or has an unknown outcome."""
+    from pydantic import ValidationError
     from pyiceberg.exceptions import (
         CommitFailedException,
         CommitStateUnknownException,
+        ServerError,
         ServiceUnavailableError,
     )
 
-    kinds = (CommitFailedException, CommitStateUnknownException, ServiceUnavailableError, OSError)
+    # A proxy may answer with a status of its own (ServerError), or pass on half an answer (ValidationError).
+    kinds = (
+        *(CommitFailedException, CommitStateUnknownException, ServerError, ServiceUnavailableError),
+        *(OSError, ValidationError),
+    )
     try:
         from sqlalchemy.exc import SQLAlchemyError
     except ModuleNotFoundError:

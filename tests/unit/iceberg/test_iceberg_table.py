@@ -22,9 +22,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 from pyiceberg import types as ice
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ForbiddenError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    ServerError,
+)
 from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.expressions.literals import literal
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -243,13 +249,20 @@ def test_a_process_that_dies_in_the_commit_loses_and_doubles_nothing(stream: Ice
 
 @pytest.mark.parametrize("committed", [False, True], ids=["before the commit", "after it"])
 @pytest.mark.parametrize(
-    "error", [CommitStateUnknownException, ConnectionError], ids=lambda kind: kind.__name__
+    "error",
+    [
+        CommitStateUnknownException("lost"),
+        ConnectionError("lost"),
+        pytest.param(ServerError("520"), id="a status of a proxy"),
+        pytest.param(ValidationError.from_exception_data("CommitTableResponse", []), id="half an answer"),
+    ],
+    ids=lambda error: type(error).__name__,
 )
 def test_an_answer_that_is_lost_decides_nothing(
-    stream: IcebergStream, monkeypatch: pytest.MonkeyPatch, error: type[Exception], committed: bool
+    stream: IcebergStream, monkeypatch: pytest.MonkeyPatch, error: Exception, committed: bool
 ) -> None:
     """The table shows whether the commit succeeded."""
-    commit, failures = SqlCatalog.commit_table, [error("lost")]
+    commit, failures = SqlCatalog.commit_table, [error]
 
     def lose(catalog: SqlCatalog, *arguments: Any) -> Any:
         answer = commit(catalog, *arguments) if committed or not failures else None
