@@ -202,9 +202,13 @@ class DeltaFormatTable:
                 mode="ignore",
                 partition_by=partition_by,
                 storage_options=options,
+                # deltalake would otherwise create the table again on top of another creation, and replace its
+                # columns and its id.
+                commit_properties=deltalake.CommitProperties(max_commit_retries=0),
             )
         except (DeltaError, OSError, ValueError) as error:
-            # Another process may have created it at the same time, which opening the table shows.
+            # Another process may have created it at the same time, or this one without an answer. Opening the
+            # table shows that.
             if not deltalake.DeltaTable.is_deltatable(location, options):
                 problem = f"deltalake cannot create a table there: {deltalake_text(error)}"
                 raise TableRefusedError(self.name, problem) from error

@@ -18,7 +18,9 @@ def test_table_and_checkpoint_may_be_in_an_object_store(tmp_path: Path, object_s
     options = {f"storage.{name.lower()}": value for name, value in object_store.options().items()}
     options |= {"path": f"s3a://{BUCKET}/orders", "checkpointLocation": f"s3a://{BUCKET}/checkpoint/"}
     stream = Stream(tmp_path, checkpoint=checkpoint, **options)
+    object_store.lose_answer(f"{0:020}.json")
     stream.run(0, {}, {"a": 0})
+    assert not object_store.loses_answer()
     (checkpoint / "state" / "0" / "0").mkdir(parents=True)
     (checkpoint / "state" / "0" / "0" / "1.delta").touch()
     object_store.lose_answer(f"{2:020}.json")

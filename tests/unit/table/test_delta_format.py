@@ -13,7 +13,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -169,6 +171,21 @@ def test_rows_and_entry_are_one_commit(stream: Stream) -> None:
     assert sorted(next(iter(action)) for action in actions) == ["add", "add", "commitInfo", "txn"]
     (transaction,) = [action["txn"] for action in actions if "txn" in action]
     assert (transaction["appId"], transaction["version"]) == (APP_ID_PREFIX + "orders", 2)
+
+
+def test_a_table_is_created_once_by_queries_that_start_together(tmp_path: Path) -> None:
+    """A second creation would replace the columns for which the first query writes its files."""
+    for number in range(10):
+        root, start = tmp_path / str(number), threading.Barrier(2)
+
+        def create(app_id: str, root: Path = root, start: threading.Barrier = start) -> None:
+            stream = Stream(root, checkpoint=root / app_id, appId=app_id)
+            start.wait()
+            stream.write()
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(create, ["orders", "clicks"]))
+        assert Stream(root).version() == 0
 
 
 def test_a_batch_that_runs_again_writes_nothing(stream: Stream) -> None:
