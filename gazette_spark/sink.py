@@ -39,7 +39,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -63,6 +63,7 @@ from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnaps
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.file_lane import file_stream, prepare_files
 from gazette_spark._delta.files import (
+    JVM_ERRORS,
     SparkFiles,
     is_classic,
     java_class,
@@ -595,7 +596,8 @@ class DeltaSink:
         # active; on Spark Connect, the process ends with the query. A caller without a query could end
         # unnoticed, so it gets no heartbeat.
         if has_run:
-            self._heartbeat.arm(partial(self._beat, spark, query))
+            is_active = partial(_is_active, query)
+            self._heartbeat.arm(partial(self._beat, spark, is_active), is_active)
         failpoint("sink.return")
 
     def _commit(  # noqa: C901, PLR0912, PLR0915 - the story of a batch, to be checked by reading it once.
@@ -724,14 +726,12 @@ class DeltaSink:
         problem = f"batch {batch.batch_id} was rejected {MAX_ATTEMPTS} times due to commits of others"
         raise TableRefusedError(name, problem) from conflict
 
-    def _beat(self, spark: SparkSession, query: Any) -> bool:  # noqa: ANN401 - Java's
+    def _beat(self, spark: SparkSession, is_active: Callable[[], bool]) -> bool:
         """Write the newest entry again if it is still this run's, and return whether to do so again later."""
         with self._turn:
             # Read these under the lock, because a batch clears both while it runs.
             last_table = self._last_table
-            # On Spark Connect the query is not available, but the process that runs batches ends with the
-            # query.
-            if last_table is None or not (query is None or query.isActive()):
+            if last_table is None or not is_active():
                 return False
             # The order is the same as for a batch: open what the commit is based on, then read the ledger.
             self._writer.open(spark)
@@ -838,6 +838,15 @@ class DeltaSink:
         if self._letters is not None:
             self._letters.check(spark, checkpoint, df.schema)
         return detail
+
+
+def _is_active(query: Any) -> bool:  # noqa: ANN401 - Java's
+    """Return whether a query runs."""
+    # On Spark Connect the query is not available, but the process that runs batches ends with the query.
+    try:
+        return query is None or bool(query.isActive())
+    except JVM_ERRORS:  # The JVM has ended.
+        return False
 
 
 def check_output_mode(mode: str, upsert: Upsert | None) -> None:

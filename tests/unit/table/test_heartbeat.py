@@ -6,6 +6,9 @@ import pickle
 import threading
 from dataclasses import replace
 
+import pytest
+
+from gazette_spark._delta import heartbeat
 from gazette_spark._delta.heartbeat import Heartbeat
 from gazette_spark._ledger.decision import Skip, Write, decide
 from gazette_spark._ledger.entry import (
@@ -55,16 +58,28 @@ def test_it_beats_until_it_is_told_not_to() -> None:
         return True
 
     heart = Heartbeat(0.01)
-    heart.arm(beat)
+    heart.arm(beat, lambda: True)
     assert done.wait(30)
     heart.disarm()
     assert len(beats) == 3
 
 
-def test_a_timer_stays_in_its_process() -> None:
+def test_its_thread_ends_with_its_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may run a query every minute, and each thread refers to the rows of a batch."""
+    monkeypatch.setattr(heartbeat, "CHECK_S", 0.01)
+    ended = threading.Event()
+    before = {*threading.enumerate()}
+    Heartbeat(3600).arm(lambda: True, lambda: not ended.is_set())
+    (thread,) = {*threading.enumerate()} - before
+    ended.set()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_thread_stays_in_its_process() -> None:
     """Spark Connect pickles the sink, and a query copies it when it starts."""
     heart = Heartbeat(3600)
-    heart.arm(lambda: True)
+    heart.arm(lambda: True, lambda: True)
     try:
         assert repr(pickle.loads(pickle.dumps(heart))) == "Heartbeat(3600 s, armed=False)"
     finally:
