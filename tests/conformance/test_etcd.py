@@ -129,6 +129,15 @@ def test_a_transaction_that_was_not_sent(deployed_broker: DeployedBroker) -> Non
         assert etcd.txn([unchanged("/unsent", 0)], [put("/unsent", b"1")]).succeeded
 
 
+def test_a_lease_may_be_ended_twice(deployed_broker: DeployedBroker) -> None:
+    """If the first answer is lost, the next endpoint no longer has the lease."""
+    with EtcdClient([deployed_broker.etcd_url]) as etcd:
+        lease = etcd.grant(60)
+        etcd.revoke(lease.id)
+        etcd.revoke(lease.id)
+        assert etcd.keep_alive(lease.id) == 0
+
+
 def test_keys_that_fit_into_no_message(deployed_broker: DeployedBroker) -> None:
     """The keys are read in smaller parts, because specs with thousands of sources can be this large."""
     value = bytes(1_200_000)

@@ -206,8 +206,13 @@ class EtcdClient(Closing):
         return float(responses[0].TTL)
 
     def revoke(self, lease: int) -> None:
-        """End a lease, and delete its keys."""
-        self._call(lambda stub: stub.revoke, pe.LeaseRevokeRequest(ID=lease))
+        """End a lease, and delete its keys, unless it has ended."""
+        try:
+            self._call(lambda stub: stub.revoke, pe.LeaseRevokeRequest(ID=lease))
+        except BrokerError as error:
+            # This is also the answer to a repetition, if the first answer was lost.
+            if error.code != "NOT_FOUND":
+                raise
 
     def watch(self, prefix: str, revision: int, cancelled: threading.Event) -> Iterator[pe.WatchResponse]:
         """Yield the changes of keys with a prefix from a revision on, until ``cancelled`` is set.
