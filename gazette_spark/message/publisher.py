@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gazette_spark.client._append.append import AppendOptions
 from gazette_spark.client._append.service import AppendService, AsyncAppend, AsyncJournalClient
 from gazette_spark.client._transport import retry
 from gazette_spark.client.client import Client
@@ -113,8 +112,8 @@ class Publisher:
         self._producer = new_producer_id()
         self._open: dict[str, _OpenJournal] = {}
         """Journals with uncommitted messages, in the order of their first messages."""
-        self._options: dict[str, AppendOptions] = {}
-        """Append options by journal, checked once for each."""
+        self._turns: dict[str, threading.Lock] = {}
+        """By journal, the lock of the thread that stamps and appends a message."""
 
     def __repr__(self) -> str:
         return f"Publisher({self._producer.hex()}, open_journals={len(self._open)})"
@@ -191,15 +190,12 @@ class Publisher:
         return journal, framing_by_content_type(content_type, journal)
 
     def _publish(self, journal: str, framing: Framing, message: Message, flags: int) -> AsyncAppend:
-        options = self._options.get(journal)
-        if options is None:
-            options = self._options.setdefault(journal, AppendOptions(journal))
-        with self._service.start_append(options) as appended:
-            # Stamp the message only during its turn: otherwise another thread could write a later clock
-            # first, and readers would drop this message.
+        # Stamp and append one message at a time: otherwise another thread could append a later clock first,
+        # and readers would drop this message. The turn of `start_append` would do the same, but an interrupt
+        # (Ctrl-C in a notebook) between two of its steps would block the journal for later messages.
+        with self._turns.setdefault(journal, threading.Lock()):
             message.set_uuid(build_uuid(self._producer, self._clock.tick(), flags))
-            appended.write(framing.marshal(message))
-        return appended
+            return self._service.append(journal, framing.marshal(message))
 
 
 def write_ack_intents(

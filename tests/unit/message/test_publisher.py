@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 
 import pytest
 
@@ -30,7 +31,10 @@ from gazette_spark.message.uuids import (
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
+from gazette_spark.testing.stub_broker import Hang, StubBroker
+from tests.rig.interrupts import interrupted
 from tests.rig.messages import Document
+from tests.waiting import wait_until
 
 FAULTS = Faults()
 
@@ -173,6 +177,23 @@ class Checked(Document):
     def validate(self) -> None:
         if self.problem:
             raise ValueError(self.problem)
+
+
+def test_an_interrupt_does_not_block_the_journal() -> None:
+    """Whoever presses Ctrl-C in a notebook goes on with the same publisher."""
+    with StubBroker() as stub, Client(stub.endpoint, timeout_s=0.5) as client:
+        stub.script("Append", [Hang()])
+        service = AppendService(client)
+        service.append("a/journal", b"in flight\n")
+        wait_until("it is in flight", lambda: bool(stub.requests("Append")), 30)
+        service.append("a/journal", b"next\n")
+        publisher, mapping = Publisher(service), to("a/journal")
+        for moment in count(1):
+            if not interrupted(lambda: publisher.publish_committed(mapping, Document()), moment):
+                break
+            publisher.publish_committed(mapping, Document())
+        service.close(abort=True)
+    assert moment > 10
 
 
 def test_messages_are_checked_and_mapped_without_a_uuid(
