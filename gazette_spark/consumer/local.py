@@ -540,6 +540,7 @@ class LocalHost(Closing):
         identity = BrokerIdentity(secrets.randbits(63) | 1, member)
         self._table = ShardTable(identity, self._start_shard, self._hints, restart=restart)
         self._specs = list(shards)
+        self._started = False
         for spec in self._specs:
             # Check specs here, not in start, so that an invalid one fails where it is passed.
             validate_shard_spec(spec)
@@ -551,11 +552,24 @@ class LocalHost(Closing):
         return f"LocalHost({self.name!r}, {self._table!r})"
 
     def start(self) -> Self:
-        """Start the shards."""
-        self._folders.open()
-        for spec in self._specs:
-            # Apply them one by one: apply makes all changes or none, but these are independent of each other.
-            self._table.apply([pc.ApplyRequest.Change(upsert=spec)])
+        """Start the shards. Call this once.
+
+        Raises:
+            ClosedError: the host has already been started.
+        """
+        if self._started:
+            raise ClosedError("the host", "it has already been started: make another one")
+        self._started = True
+        try:
+            self._folders.open()
+            for spec in self._specs:
+                # Apply them one by one: apply makes all changes or none, but these are independent of each
+                # other.
+                self._table.apply([pc.ApplyRequest.Change(upsert=spec)])
+        except BaseException:
+            # No caller gets the host. Its shards would run beside those of the next one.
+            self.close()
+            raise
         return self
 
     def close(self, *, drain_s: float = 0.0, timeout_s: float = 30.0) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from gazette_spark.client import AppendService
 from gazette_spark.client._read.heads import SettledHead
 from gazette_spark.consumer import LocalHost, ResolveArgs, RestartPolicy, shard_spec, sources
 from gazette_spark.consumer.checkpoints import build_checkpoint
-from gazette_spark.errors import PermanentError, ShardFailedError
+from gazette_spark.errors import ClosedError, PermanentError, ShardFailedError
 from gazette_spark.message import (
     ACK_TXN,
     AckIntent,
@@ -41,6 +42,7 @@ from tests.rig.consumers import (
     published_totals,
     wait_through,
 )
+from tests.rig.interrupts import interrupted
 from tests.rig.messages import Document
 from tests.waiting import wait_until
 
@@ -585,3 +587,25 @@ def test_shards_wait_for_brokers(tmp_path: Path, caplog: pytest.LogCaptureFixtur
             host.close()
             rig.service.close()
     assert rig.database.state() == {SHARD: {"a": 2}}
+
+
+@pytest.mark.brokers("embedded")
+def test_a_start_that_is_interrupted_leaves_no_shard_running(rig: Rig) -> None:
+    """Otherwise these shards would run beside those of the next host."""
+    specs = [rig.spec(f"shard-{each}") for each in range(3)]
+    for moment in count(50, 50):
+        host = rig.host(*specs)
+        if not interrupted(host.start, moment):
+            break
+        assert not [each.name for each in threading.enumerate() if each.name.startswith("shard shard-")]
+    host.close()
+    assert moment > 200
+
+
+@pytest.mark.brokers("embedded")
+def test_a_host_starts_once(rig: Rig) -> None:
+    """A host that was closed would start no shards."""
+    with rig.host() as host, pytest.raises(ClosedError, match="make another one"):
+        host.start()
+    with pytest.raises(ClosedError, match="make another one"), host:
+        pass
