@@ -151,6 +151,9 @@ class LiveJournal:
                 spool.delete()
             spool.release()
         self._sealed = [spool for spool in spools if spool.length]
+        # These bytes are readable even if the stores cannot be listed now.
+        with self.changed:
+            self._update_view()
         self.use_spec(spec)
 
     def __repr__(self) -> str:

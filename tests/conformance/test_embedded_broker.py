@@ -141,6 +141,18 @@ def test_kill_keeps_what_was_acknowledged(tmp_path: Path) -> None:
         assert wire.append(NAME, b"third", check_registers=check).commit.begin == 11
 
 
+def test_bytes_are_readable_although_their_store_is_not(tmp_path: Path) -> None:
+    """A broker that starts while its store fails still has the bytes that are not stored."""
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME))
+        wire.append(NAME, b"first")
+    tmp_path.joinpath(NAME).parent.mkdir(exist_ok=True)
+    tmp_path.joinpath(NAME).touch()  # No fragment can be stored in a file.
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        assert wire.content(NAME) == b"first"
+        assert wire.append(NAME, b"second").commit.begin == 5
+
+
 def test_a_root_in_use_is_refused(tmp_path: Path) -> None:
     with serve(tmp_path) as (process, endpoint), Wire(endpoint) as wire:
         wire.create(spec(NAME))
