@@ -115,13 +115,17 @@ def test_restart_keeps_everything(tmp_path: Path) -> None:
         assert wire.content(NAME) == b"firstsecondthird"
 
 
-def test_kill_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("commits", [False, True], ids=["incomplete", "complete"])
+def test_kill_keeps_what_was_acknowledged(tmp_path: Path, *, commits: bool) -> None:
+    """An append in progress ends as after a broken connection, also if its last message comes too late."""
     over = threading.Event()
 
     def unfinished() -> Iterator[pb.AppendRequest]:
         yield pb.AppendRequest(journal=NAME)
         yield pb.AppendRequest(content=b"lost" * 50_000)
         over.wait(DEADLINE_S)
+        if commits:
+            yield pb.AppendRequest()
 
     broker = EmbeddedBroker.start(tmp_path)
     with Wire(broker.endpoint) as wire:
@@ -132,6 +136,10 @@ def test_kill_keeps_what_was_acknowledged(tmp_path: Path) -> None:
         journal = broker.parts.registry.get(NAME)
         assert journal is not None
         wait_for(lambda: journal.staged().end > 11, "staged content")
+        if commits:
+            broker.parts.registry.abandon()  # The first step of a kill, which then ends the calls.
+            over.set()
+            assert call.code() == grpc.StatusCode.UNAVAILABLE
         broker.kill()
         over.set()
         assert call.code() == grpc.StatusCode.UNAVAILABLE

@@ -359,7 +359,8 @@ class _AppendTurn:
         self._is_committing = True
         if not self._call.is_awaited():
             raise _aborted(append_fsm.UNEXPECTED_EOF)
-        if self._journal.abandoned:
+        # If the broker stops, the commit below fails with a status after which clients try again.
+        if self._journal.abandoned and not self._context.registry.stopped:
             raise _aborted(f"journal {self._journal.name} was deleted during the append")
         # The registers change with the bytes, in the same commit record, or not at all.
         if not append_fsm.modifies_registers(self._request):
