@@ -195,8 +195,8 @@ class MergeWriter(AppendWriter):
         # This reads the keys of all rows, so it is done only before the first merged batch. From then on,
         # merging keeps keys unique, and the ledger refuses batches without upsert.
         if has_unmerged_rows(table):
-            existing = self._target.rows(spark, table.ledger.table_version)
-            check_keys_once(existing, self._target.name, entry, self._upsert)
+            all_rows = self._target.rows(spark, table.ledger.table_version)
+            check_keys_once(all_rows, self._target.name, entry, self._upsert)
         complete = batch.output_mode == "complete"
         if complete:
             # A complete result replaces all rows, so rows of others would be deleted. The history is searched
