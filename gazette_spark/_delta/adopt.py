@@ -130,10 +130,11 @@ def adopt_recreated(
         return made
     _try_entry(target, spark, made)
     after = target.ledger(spark, app_id)
-    # Another writer took the number, and Delta has skipped this write.
+    # Another writer took the number, and Delta has skipped this write. Or there was a conflict with another
+    # commit, such as an ALTER.
     if after.entry is None or after.entry.attempt != made.attempt:
         raise TableRefusedError(
-            target.name, f"another writer of app id {app_id!r} was faster; stop it and try again"
+            target.name, f"another commit was faster: stop other writers of app id {app_id!r}, and try again"
         )
     log.warning("journals_recreated table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json())
     return after.entry
