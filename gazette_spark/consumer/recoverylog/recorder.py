@@ -184,11 +184,21 @@ class Recorder:
         self._broken: BaseException | None = None
         # An append without bytes returns the write head. Otherwise the first segments would begin at offset
         # 0, and their hints would make a player read the whole log.
-        self.barrier().result(timeout_s)
+        with self._append() as first:
+            pass
+        self._ended(first).result(timeout_s)
         # The player has handed over the log that it has read, which is a different one. So this log gets its
         # first operation here, with the register that fences off other recorders.
         if fsm.last_log != log:
-            fence = AppendOptions(log, union_registers=fence_of(author))
+            # If the answer is lost, the service appends the fence again. It must not take the log back from
+            # another recorder that has fenced off this one in between. A log without registers accepts any
+            # check, and after the first attempt, the register has this author.
+            registers = first.response.registers
+            fence = AppendOptions(
+                log,
+                check_registers=pb.LabelSelector(include=registers if registers.labels else fence_of(author)),
+                union_registers=fence_of(author),
+            )
             with service.start_append(fence) as append:
                 self._process(pr.RecordedOp(), append)
         # After this, every append has the condition. The broker checks it at the time of the append, so a

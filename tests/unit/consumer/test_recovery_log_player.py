@@ -10,7 +10,13 @@ from gazette_spark._formats.fixed import HEADER_BYTES, MAGIC
 from gazette_spark.client import AppendOptions, AppendResult
 from gazette_spark.consumer.recoverylog import Player, RecordedFiles, Recorder, Recovered, fence_of
 from gazette_spark.consumer.recoverylog.operations import encode
-from gazette_spark.errors import ClosedError, OptionError, RecordError, RecoveryLogLossError
+from gazette_spark.errors import (
+    ClosedError,
+    OptionError,
+    RecorderFencedError,
+    RecordError,
+    RecoveryLogLossError,
+)
 from gazette_spark.protocol import recoverylog_pb2 as pr
 from tests.rig.recovery_log import MemoryJournals, MemoryService, files_below
 
@@ -201,6 +207,25 @@ def test_another_log_is_taken_over(host: Host) -> None:
     hints = forked.build_hints(0)
     assert [each.log for each in hints.live_nodes[0].segments] == [LOG, ""]
     assert files_below(host.play(hints).directory) == {"b": b"content"}
+
+
+@pytest.mark.parametrize("old", [0, 3], ids=["new log", "log with an author"])
+def test_a_repeated_fence_takes_no_log_from_another_recorder(host: Host, old: int) -> None:
+    """Both recorders would have acknowledged operations, and hints name those of one."""
+    if old:
+        host.journals.append(AppendOptions("other/log", union_registers=fence_of(old)), b"")
+
+    def fork(recovered: Recovered, author: int) -> Recorder:
+        service = MemoryService(host.journals)
+        return Recorder("other/log", recovered.fsm, author, recovered.directory, service.as_client())
+
+    others: list[Recorder] = []
+    recovered = host.play(author=5)
+    host.journals.before_repetition = lambda: others.append(fork(host.play(author=6), 6))
+    first = fork(recovered, 5)
+    assert host.journals.registers["other/log"] == fence_of(6)
+    assert isinstance(first.barrier().exception(0), RecorderFencedError)
+    assert others[0].barrier().exception(0) is None
 
 
 def test_a_recorder_is_not_used_after_a_failed_block(host: Host) -> None:
