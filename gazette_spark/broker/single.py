@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import ssl
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,20 +130,25 @@ class SingleBroker:
 
     def stop(self) -> None:
         """End every call and finish uploads in progress; other spools stay. A second call does nothing."""
-        with self._lock:
-            # Take it under the lock, so that only one of two threads stops the broker.
-            running, self._runtime = self._runtime, None
-        stop_at_exit.pop(self, None)
-        if running is not None:
-            running.stop()
+        self._end(BrokerRuntime.stop)
 
     def kill(self) -> None:
         """End every call and commit nothing more, as SIGKILL does; acknowledged bytes stay on disk."""
+        self._end(BrokerRuntime.kill)
+
+    def _end(self, end: Callable[[BrokerRuntime], None]) -> None:
         with self._lock:
+            # Take it under the lock, so that only one of two threads stops the broker.
             running, self._runtime = self._runtime, None
+        if running is None:
+            return
+        try:
+            end(running)
+        except BaseException:
+            # An interrupt: the next call ends the rest, which may include the lock of the root.
+            self._runtime = running
+            raise
         stop_at_exit.pop(self, None)
-        if running is not None:
-            running.kill()
 
     @property
     def parts(self) -> BrokerRuntime:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from time import monotonic
 
@@ -26,6 +27,7 @@ from gazette_spark.errors import BrokerRootError, OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from tests.conformance.wire import CALL_TIMEOUT_S, Wire, labels, selector, spec, wait_for
+from tests.rig.interrupts import interrupted
 
 NAME = "embedded/journal"
 DEADLINE_S = 30.0
@@ -190,6 +192,18 @@ def test_stop_twice_and_start_again(tmp_path: Path) -> None:
         assert broker.port == port
         wire.create(spec(NAME))
     assert "stopped" in repr(broker)
+
+
+def test_a_stop_that_is_interrupted_can_be_repeated(tmp_path: Path) -> None:
+    """Otherwise the root would stay in use as long as the process."""
+    for moment in count(1, 15):
+        broker = EmbeddedBroker.start(tmp_path)
+        with Wire(broker.endpoint) as wire:
+            wire.create(spec(f"{NAME}-{moment}"))
+        if not interrupted(broker.stop, moment):
+            break
+        broker.stop()
+    assert moment > 30
 
 
 def test_a_stalled_append_lets_the_next_one_in(tmp_path: Path) -> None:
