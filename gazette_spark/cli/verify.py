@@ -18,7 +18,13 @@ import click
 from gazette_spark._delta.java_errors import first_line
 from gazette_spark._ledger.iceberg_reader import TableName
 from gazette_spark.cli.doctor import find_java, no_java
-from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
+from gazette_spark.cli.journal_options import (
+    Connect,
+    broker_options,
+    interrupted_by_signals,
+    make_connect,
+    record_options,
+)
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.offsets import checked_location
 from gazette_spark.cli.output import format_option, text_table
@@ -298,7 +304,7 @@ def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSess
             raise OptionError("spark", no_java(os.environ), NEEDS)
 
         # Spark's log goes to a file there, and is shown only if Spark does not start.
-        with tempfile.TemporaryDirectory(prefix="verify-") as directory:
+        with interrupted_by_signals(), tempfile.TemporaryDirectory(prefix="verify-") as directory:
             log = Path(directory) / "spark.log"
             try:
                 with children_log_to(log):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from gazette_spark.cli.journal_options import Connect
 from gazette_spark.cli.main import main
 from gazette_spark.cli.verify import report_json, report_lines, source_options, spark_errors
 from gazette_spark.errors import InputError
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,31 @@ def test_a_jvm_that_does_not_start_ends_in_one_line(tmp_path: Path) -> None:
     assert "jars cannot be resolved" in log
     assert line.startswith("Error: not verified: option 'spark': got a JVM that does not start")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_removes_sparks_scratch_files(tmp_path: Path, number: int) -> None:
+    """A comparison may spill gigabytes there."""
+    java, scratch, table = tmp_path / "java" / "bin" / "java", tmp_path / "scratch", tmp_path / "table"
+    for directory in (java.parent, scratch, table):
+        directory.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nexec cat >/dev/null\n")  # Like a JVM of PySpark, it ends with its input.
+    java.chmod(0o755)
+    environ = os.environ | {"JAVA_HOME": str(tmp_path / "java"), "TMPDIR": str(scratch)}
+    words = ["verify", "--spark", "--entries-only", str(table)]
+    command = [sys.executable, "-m", "gazette_spark.cli", *words]
+    # A background job of a shell ignores SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        verify = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with verify:
+        wait_until("Spark starts", lambda: bool([*scratch.glob("verify-*/spark.log")]))
+        verify.send_signal(number)
+        _, err = verify.communicate(timeout=60)
+    assert (verify.returncode, err.splitlines()[-1:]) == (130, ["interrupted"])
+    assert not [*scratch.glob("verify-*")]
 
 
 def test_a_missing_java_is_named(tmp_path: Path) -> None:
