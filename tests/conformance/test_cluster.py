@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import socket
 import threading
@@ -20,7 +21,9 @@ from gazette_spark import Client
 from gazette_spark._server.topology import assign
 from gazette_spark.broker import EmbeddedBroker, GatewaySettings
 from gazette_spark.broker.api import append_fsm
+from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.broker.registry import JournalRegistry
+from gazette_spark.broker.storage.commit_log import Registers
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import (
     InsufficientJournalBrokersError,
@@ -305,6 +308,26 @@ def test_rolled_back_append_is_nowhere(cluster: EmbeddedCluster, stranger: Wire)
 
 
 # -- Failures.
+
+
+def test_an_append_that_only_the_primary_lacks(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts, so the primary whose disk is full must not answer that nothing was changed."""
+    append(cluster.primary(NAME), b"one\n")
+    commit, failures = LiveJournal.commit_staged, [OSError(errno.ENOSPC, "No space left on device")]
+
+    def fail_once(journal: LiveJournal, registers: Registers) -> None:
+        if journal.pipeline is not None and failures:
+            raise failures.pop()
+        commit(journal, registers)
+
+    monkeypatch.setattr(LiveJournal, "commit_staged", fail_once)
+    with pytest.raises(grpc.RpcError) as caught:
+        append(cluster.primary(NAME), b"two\n")
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    append(cluster.primary(NAME), b"three\n")
+    assert content_at(cluster.replicas(NAME)[0]) == b"one\ntwo\nthree\n"
 
 
 def test_kill_of_the_primary_in_an_append(cluster: EmbeddedCluster) -> None:

@@ -172,8 +172,8 @@ class Pipeline:
         """Commit the staged bytes: at every other replica, then here.
 
         Raises:
-            ReplicationError: not every replica acknowledged. Some may have committed.
-            OSError: the primary's disk failed.
+            ReplicationError: not every replica committed. Some may have.
+            OSError: the primary's disk failed, and there are no other replicas.
         """
         # Readers of this broker see the bytes once its own spool has them. If that were before every replica
         # had acknowledged, they could see bytes that are lost with this broker.
@@ -183,8 +183,13 @@ class Pipeline:
             self._transition(PipelineEvent.AGREED)
         # A crash before this line leaves a commit that the others have but this broker lacks. The next
         # primary's sync rolls all replicas to its end, and the append counts, although its client saw a
-        # failure or no answer.
-        self._spool.commit_staged(registers)
+        # failure or no answer. The same is true if this broker's disk is full.
+        try:
+            self._spool.commit_staged(registers)
+        except OSError as error:
+            if self._peers:
+                raise self._lost(f"the primary cannot commit: {error}") from error
+            raise
 
     def barrier(self) -> None:
         """Make every replica confirm its extent.
