@@ -158,13 +158,16 @@ class ReadUncommitted(Closing):
             self._rest = [data[cut.size :]] if cut.size < len(data) else []
             self._rest_bytes = len(data) - cut.size
             self._needed_bytes = cut.needs
-        begin, end, record = self._frames.popleft()
+        begin, end, record = frame = self._frames.popleft()
         if record is None:
             raise RecordError(journal, begin, f"no message begins here or before offset {end}")
         try:
             return Envelope(journal, begin, end, self.new_message(self.spec, record))
         except (ValueError, DecodeError) as error:
             raise RecordError(journal, begin, str(error)) from error
+        except KeyboardInterrupt:
+            self._frames.appendleft(frame)  # In a notebook, the next call must not skip the message.
+            raise
 
     def _drop_rest(self) -> None:
         self._rest.clear()

@@ -11,6 +11,7 @@ from gazette_spark.client import Client
 from gazette_spark.errors import DataLossError, MessageError, RecordError, UnavailableError
 from gazette_spark.message import (
     Envelope,
+    Message,
     Sequencer,
     framing_by_content_type,
     read_committed,
@@ -110,6 +111,24 @@ def test_messages_of_any_chunks(
     ends = [sum(map(len, frames[: index + 1])) for index in range(3)]
     assert offsets(found) == list(zip([0, *ends[:-1]], ends, strict=True))
     assert {each.journal for each in found} == {NAME}
+
+
+def test_an_interrupt_does_not_skip_a_message(stub: StubBroker, client: Client) -> None:
+    """Whoever presses Ctrl-C in a notebook goes on with the same iterator."""
+    Stored(stub, b'{"a":1}\n' * 3)
+    reader = read_uncommitted(client, NAME)
+    make, pressed = reader.new_message, [False, True, False, False]
+
+    def make_or_interrupt(spec: pb.JournalSpec, record: bytes) -> Message:
+        if pressed.pop(0):
+            raise KeyboardInterrupt
+        return make(spec, record)
+
+    reader.new_message = make_or_interrupt
+    assert next(reader).begin == 0
+    with pytest.raises(KeyboardInterrupt):
+        next(reader)
+    assert offsets(list(reader)) == [(8, 16), (16, 24)]
 
 
 def test_blank_lines_are_in_no_frame(stub: StubBroker, client: Client) -> None:
