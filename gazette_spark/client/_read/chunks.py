@@ -65,7 +65,8 @@ class ChunkReader(Closing, ABC):
         self._rest = _NOTHING
         self._rest_at = 0
         # No thread waits for this lock: two threads would each read every other chunk, so one gets an error.
-        self._in_use = threading.Lock()
+        # Reentrant, because an interrupt such as Ctrl-C may come between its acquisition and the read.
+        self._in_use = threading.RLock()
 
     @abstractmethod
     def _fetch(self) -> Chunk | None:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import grpc
@@ -29,6 +30,7 @@ from gazette_spark.errors import (
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata, not_yet
+from tests.rig.interrupts import interrupted
 
 JOURNAL = "a/journal"
 CONTENT = bytes(range(256)) * 40
@@ -207,6 +209,18 @@ def test_an_interrupted_read_loses_no_bytes(stub: StubBroker, interruption: type
             reader.read()
         assert reader.offset == 0
         assert reader.read() == CONTENT
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # In the end of a generator.
+def test_an_interrupted_reader_is_not_in_use(stub: StubBroker, client: Client) -> None:
+    """Otherwise no later read of the same thread would succeed."""
+    stub.script("Read", serve)
+    for moment in count(1):
+        with client.read(JOURNAL) as reader:
+            if not interrupted(reader.read, moment):
+                break
+            reader.read()  # It raises no error.
+    assert moment > 20
 
 
 def test_a_jump_shows_in_the_offsets(stub: StubBroker, client: Client) -> None:
