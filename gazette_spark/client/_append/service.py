@@ -362,6 +362,8 @@ class AppendService:
         """Begin times of the calls in progress, the oldest first."""
         self._watcher: threading.Thread | None = None
         self._closing = False
+        self._closer = 0
+        """Id of the thread that closes the service."""
         self._stopped = False
         self._pid = os.getpid()
 
@@ -510,8 +512,10 @@ class AppendService:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if self._closing:
+            # The thread that closes the service continues a call that was interrupted.
+            if self._closing and self._closer != threading.get_ident():
                 return
+            self._closer = threading.get_ident()
             # No append begins after this, so the flush ends. Writers that wait for room or for their turn are
             # woken to see it.
             self._closing = True

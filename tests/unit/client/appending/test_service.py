@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import grpc
 import pytest
@@ -34,6 +35,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import sum_to_pb
 from gazette_spark.protocol.labels import label_set
 from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker
+from tests.rig.interrupts import interrupted
 
 JOURNAL = "a/journal"
 OTHER = "an/other"
@@ -553,6 +555,19 @@ def test_closing_ends_at_its_deadline(client: Client, journals: Journals) -> Non
         service.close(timeout_s=0.1)
     assert isinstance(first.exception(0), ClosedError)
     assert isinstance(second.exception(0), ClosedError)
+
+
+def test_closing_continues_after_an_interrupt(client: Client, journals: Journals) -> None:
+    """Otherwise the threads would go on appending."""
+    before = workers()
+    for moment in count(1):
+        service = AppendService(client)
+        service.append(JOURNAL, b"x")
+        if not interrupted(service.close, moment):
+            break
+        service.close(abort=True)
+        assert not workers() - before
+    assert moment > 10
 
 
 def test_closing_can_cancel(client: Client, stub: StubBroker) -> None:
