@@ -329,7 +329,7 @@ def test_rows_that_come_during_an_adoption_are_noticed(
 
     with monkeypatch.context() as patch:
         patch.setattr(DeltaTable, "append_entry", append_first)
-        problem = r"up to offset 2, but the journal is to continue at 1\..* RESTORE the table to version 1 "
+        problem = r"up to offset 2, but the journal is to continue at 1\..* RESTORE the table to version 1, "
         with pytest.raises(TableRefusedError, match=problem):
             sink.adopt(JournalOffsets({"j": 1}), spark)
     spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 1")
