@@ -377,6 +377,9 @@ class Connection:
     def _refresh_tls(self) -> None:
         """Make new calls use new channels if the files of certificates have changed."""
         if self._tls is not None and (fresh := self._tls.refreshed()) is not self._tls:
+            if fresh.authorities != self._tls.authorities:
+                # Responses in progress keep the old HTTP client, and with it the old authorities.
+                self._http = None
             self._tls = fresh
             self._forget_channels()
 
@@ -384,6 +387,7 @@ class Connection:
         """Return the HTTP client that fetches fragments."""
         with self._lock:
             self._check_usable()
+            self._refresh_tls()
             if self._http is None:
                 # Imported here because most clients fetch nothing over HTTP, and Spark starts many workers.
                 from gazette_spark.client._read.fragment_http import new_http

@@ -6,19 +6,23 @@ import datetime
 import re
 import shutil
 import socket
+import ssl
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha1
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import grpc
 import pytest
 import trustme
 
-from gazette_spark.client import Client, TlsOptions
-from gazette_spark.errors import TlsError, UnavailableError
+from gazette_spark.client import Client, ListedFragment, TlsOptions
+from gazette_spark.errors import DirectReadError, TlsError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.testing.stub_broker import StubBroker, chunk, metadata, not_yet
 
 JOURNAL = "a/journal"
@@ -74,6 +78,32 @@ def secure_broker(
         yield stub
 
 
+class Store(BaseHTTPRequestHandler):
+    """A store whose objects are all the same."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+
+@contextmanager
+def secure_store(authority: Authority) -> Iterator[str]:
+    """Run a store with a certificate of an authority; the value is the URL of an object."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("127.0.0.1"))
+    with HTTPServer(("127.0.0.1", 0), Store) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{server.server_port}/object"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def test_a_trusted_broker(ours: Authority) -> None:
     """Reads use their own connections."""
     with secure_broker(ours) as stub, Client(stub.endpoint, tls=TlsOptions(ours.ca_file)) as client:
@@ -105,10 +135,18 @@ def test_certificates_are_renewed_under_a_client(ours: Authority, theirs: Author
         port = first.port
         client = Client(first.endpoint, tls=tls, timeout_s=20)
         assert client.list_journals() == []
-    put(theirs)
-    with client, secure_broker(theirs, clients=theirs, port=port) as second:
-        assert second.port == port
-        assert client.list_journals() == []
+    fragment = Fragment(JOURNAL, 0, 5, sha1(b"hello", usedforsecurity=False).digest(), pb.NONE)
+    with secure_store(ours) as at_ours, secure_store(theirs) as at_theirs, client:
+        with client.open_fragment(ListedFragment(fragment, at_ours)) as reader:
+            assert reader.read() == b"hello"
+        put(theirs)
+        with client.open_fragment(ListedFragment(fragment, at_theirs)) as reader:
+            assert reader.read() == b"hello"
+        with pytest.raises(DirectReadError, match="ConnectError"):
+            client.open_fragment(ListedFragment(fragment, at_ours))
+        with secure_broker(theirs, clients=theirs, port=port) as second:
+            assert second.port == port
+            assert client.list_journals() == []
 
 
 def fails(endpoint: str, tls: TlsOptions | None, problem: str) -> None:
