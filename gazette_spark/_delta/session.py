@@ -81,6 +81,10 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
         yield
     finally:
         for key, earlier in before.items():
+            # If another thread has ended first, this value is not that of this thread any more, and the
+            # earlier one may be the other thread's.
+            if spark.conf.get(key, None) != settings[key]:
+                continue
             if earlier is None:
                 spark.conf.unset(key)
             else:

@@ -31,8 +31,8 @@ class Rows:
         self.kept: dict[str, str] = {}
         self.saved: list[dict[str, str]] = []
 
-    def get(self, _key: str, default: None) -> None:
-        return default
+    def get(self, key: str, default: None) -> str | None:
+        return self.kept.get(key, default)
 
     def set(self, key: str, value: str) -> None:
         if not self._settings:
