@@ -63,9 +63,9 @@ from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnaps
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.file_lane import file_stream, prepare_files
 from gazette_spark._delta.files import (
-    JVM_ERRORS,
     SparkFiles,
     is_classic,
+    is_running,
     java_class,
     running_query_id,
     without_space,
@@ -596,7 +596,7 @@ class DeltaSink:
         # active; on Spark Connect, the process ends with the query. A caller without a query could end
         # unnoticed, so it gets no heartbeat.
         if has_run:
-            is_active = partial(_is_active, query)
+            is_active = partial(is_running, query)
             self._heartbeat.arm(partial(self._beat, spark, is_active), is_active)
         failpoint("sink.return")
 
@@ -838,15 +838,6 @@ class DeltaSink:
         if self._letters is not None:
             self._letters.check(spark, checkpoint, df.schema)
         return detail
-
-
-def _is_active(query: Any) -> bool:  # noqa: ANN401 - Java's
-    """Return whether a query runs."""
-    # On Spark Connect the query is not available, but the process that runs batches ends with the query.
-    try:
-        return query is None or bool(query.isActive())
-    except JVM_ERRORS:  # The JVM has ended.
-        return False
 
 
 def check_output_mode(mode: str, upsert: Upsert | None) -> None:

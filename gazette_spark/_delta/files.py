@@ -271,6 +271,15 @@ def running_query_id(spark: SparkSession) -> str | None:
     return spark.sparkContext.getLocalProperty(QUERY_ID) if is_classic(spark) else None
 
 
+def is_running(query: Any) -> bool:  # noqa: ANN401 - Java's
+    """Return whether a query of the JVM has not ended. None stands for one that is not available."""
+    # On Spark Connect no query is available, but the process that runs its batches ends with it.
+    try:
+        return query is None or bool(query.isActive())
+    except JVM_ERRORS:  # The JVM has ended.
+        return False
+
+
 def java_class(spark: SparkSession, name: str) -> Any:  # noqa: ANN401 - Java's
     """Return a class of the session's JVM by its full name.
 

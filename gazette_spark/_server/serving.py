@@ -67,14 +67,15 @@ stop_at_exit: dict[object, Callable[[], object]] = {}
 """What stops each running server of this process, by server."""
 
 
-def _stop_all() -> None:
+def stop_servers() -> None:
+    """Stop the servers that the program has not stopped."""
     while stop_at_exit:
         stop_at_exit.popitem()[1]()
 
 
 # At its end, Python waits for the threads of all pools before functions of ``atexit`` run. A call that waits
 # for an event keeps its thread, so a program that has not stopped its server would never end.
-threading._register_atexit(_stop_all)  # type: ignore[attr-defined]  # There is no public function.
+threading._register_atexit(stop_servers)  # type: ignore[attr-defined]  # There is no public function.
 os.register_at_fork(after_in_child=stop_at_exit.clear)  # A child has none of the servers' threads.
 
 
