@@ -18,7 +18,7 @@ HEARTBEAT_S = 24 * 3600.0
 """Seconds without a batch after which the newest entry is written again."""
 
 CHECK_S = 60.0
-"""Maximum seconds until the thread of a query that has ended ends, too."""
+"""Maximum number of seconds between the end of a query and the end of its thread."""
 
 
 class Heartbeat:

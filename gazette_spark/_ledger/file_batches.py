@@ -171,7 +171,8 @@ class FileBatches:
         # batch's rows regardless of the table's version, and writing them takes most of the time.
         conflict: Exception | None = None
         written: BatchFiles | None = None
-        # A catalog may make a commit after its answer was given up. Such a commit is not another writer's.
+        # A catalog may make a commit after this process, or a proxy, has stopped waiting for its answer. Such
+        # a commit is not another writer's.
         given_up: set[str] = set()
         for _ in range(table.max_attempts):
             # The version to commit on is opened before the ledger is read, so anything that is committed for

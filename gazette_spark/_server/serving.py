@@ -64,7 +64,7 @@ def bind_server(server: grpc.Server, host: str, port: int, tls: ServerTls | None
 
 
 stop_at_exit: dict[object, Callable[[], object]] = {}
-"""What stops each running server of this process, by server."""
+"""The function that stops each running server of this process, by server."""
 
 
 def stop_servers() -> None:
