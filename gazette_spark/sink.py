@@ -747,11 +747,11 @@ class DeltaSink:
             self._seen, self._beaten = None, entry.attempt
             self._writer.commit_entry(spark, entry)
             after = self._target.snapshot(spark, self.app_id, before)
-            # The entry was skipped, or another writer was faster. The next batch reports that; a second
-            # heartbeat would hide it.
+            # Another commit was faster. If it was that of another writer, the next batch reports it, and a
+            # second heartbeat would hide it. After a commit of another kind, such as an ALTER, try again.
             if after.attempt != entry.attempt:
                 self._seen = before.attempt
-                return False
+                return after.attempt == before.attempt
             self._last_table, self._seen = after.with_columns_of(before), entry.attempt
             log.info("heartbeat_written app_id=%s table_version=%d", self.app_id, after.ledger.entry_version)
             return True

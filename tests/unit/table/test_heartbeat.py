@@ -5,10 +5,13 @@ from __future__ import annotations
 import pickle
 import threading
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import pytest
 
+from gazette_spark import DeltaSink
 from gazette_spark._delta import heartbeat
+from gazette_spark._delta.delta_table import TableSnapshot
 from gazette_spark._delta.heartbeat import Heartbeat
 from gazette_spark._ledger.decision import Skip, Write, decide
 from gazette_spark._ledger.entry import (
@@ -62,6 +65,22 @@ def test_it_beats_until_it_is_told_not_to() -> None:
     assert done.wait(30)
     heart.disarm()
     assert len(beats) == 3
+
+
+@pytest.mark.parametrize(
+    ("newest", "again"), [(ENTRY, True), (replace(ENTRY, attempt="another"), False)], ids=["ALTER", "writer"]
+)
+def test_only_another_writer_ends_it(
+    monkeypatch: pytest.MonkeyPatch, newest: LedgerEntry, again: bool
+) -> None:
+    """A commit of another kind, such as an ALTER, may be faster as well."""
+    sink = DeltaSink("app", path="/t")
+    sink._last_table = TableSnapshot(STATE)
+    tables = iter([TableSnapshot(STATE), TableSnapshot(replace(STATE, entry=newest))])
+    monkeypatch.setattr(sink._target, "snapshot", lambda *_: next(tables))
+    monkeypatch.setattr(sink, "_writer", MagicMock())
+    assert sink._beat(MagicMock(), lambda: True) is again
+    assert sink._seen == "first"
 
 
 def test_its_thread_ends_with_its_query(monkeypatch: pytest.MonkeyPatch) -> None:
