@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from types import FrameType
 
@@ -14,19 +16,23 @@ def interrupted(call: Callable[[], object], moment: int) -> bool:
     Python looks for signals when a function begins and when a function of C returns. These moments are
     counted in the package's code, from 1 on.
     """
-    moments = count(1)
+    moments, lasted = count(1), False
 
     def profile(frame: FrameType, event: str, _: object) -> None:
+        nonlocal lasted
         is_moment = event in ("call", "c_return") and "/gazette_spark/" in frame.f_code.co_filename
         if is_moment and next(moments) == moment:
             sys.setprofile(None)
+            lasted = True
             raise KeyboardInterrupt
 
+    # A collection would finalize objects of earlier calls here, and Python drops an interrupt of that.
+    gc.disable()
     sys.setprofile(profile)
     try:
-        call()
-    except KeyboardInterrupt:
-        return True
+        with suppress(KeyboardInterrupt):
+            call()
     finally:
         sys.setprofile(None)
-    return False
+        gc.enable()
+    return lasted
