@@ -398,7 +398,6 @@ class LocalCluster:
     def stop(self) -> None:
         """Store fragments where possible and stop all brokers. A second call does nothing."""
         keyspace = self._keyspace
-        stop_at_exit.pop(self, None)
         if keyspace is None:
             return
         for broker in self.brokers:
@@ -410,6 +409,7 @@ class LocalCluster:
             broker.end()
         self._keyspace = None
         keyspace.close()
+        stop_at_exit.pop(self, None)
 
     def _broker(self, member: Member | None) -> LocalBroker:
         for broker in self.brokers:

@@ -337,8 +337,8 @@ class ShardServer:
 
     def stop(self) -> None:
         """End every call. A second call does nothing."""
-        stop_at_exit.pop(self, None)
         self._server.stop(STOP_GRACE_S).wait()
         if self._service is not None:
             self._service.close()
         self._pool.shutdown(wait=False)
+        stop_at_exit.pop(self, None)
