@@ -91,7 +91,7 @@ def adopt(
         state = target.ledger(spark, app_id)
         if state.entry is not None:
             entry = same_beginning(state.entry, state, offsets, target.name)
-            # An append of rows is no conflict for the entry, so rows may have come since they were checked.
+            # Delta accepts the entry after an append of another program, so there may be unchecked rows.
             if state.table_version != checked + 1:
                 try:
                     check_rows()

@@ -449,8 +449,8 @@ class DeltaTable:
                         df.write.format("delta").mode("append").options(**options).save(self.path)
                     return
                 except AnalysisException as error:
-                    # Delta looks in the rows for each partition column that it does not compute. Only its
-                    # error, which comes before the rows run, says which columns these are.
+                    # Delta requires each partition column that it does not compute. Only its error, which
+                    # comes before the rows run, says which of them are missing.
                     if error.getCondition() != NO_PARTITION:
                         raise
                     name = (error.getMessageParameters() or {}).get("columnName")

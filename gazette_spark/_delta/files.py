@@ -272,8 +272,8 @@ def running_query_id(spark: SparkSession) -> str | None:
 
 
 def is_running(query: Any) -> bool:  # noqa: ANN401 - Java's
-    """Return whether a query of the JVM has not ended. None stands for one that is not available."""
-    # On Spark Connect no query is available, but the process that runs its batches ends with it.
+    """Return whether a query is still running. None stands for a query that this process cannot ask."""
+    # On Spark Connect, the process that runs the batches of a query ends with the query.
     try:
         return query is None or bool(query.isActive())
     except JVM_ERRORS:  # The JVM has ended.

@@ -159,7 +159,7 @@ def unknown_outcomes() -> tuple[type[Exception], ...]:
         ServiceUnavailableError,
     )
 
-    # A proxy may answer with a status of its own (ServerError), or pass on half an answer (ValidationError).
+    # A proxy may return a status of its own (ServerError), or only a part of the answer (ValidationError).
     kinds = (
         *(CommitFailedException, CommitStateUnknownException, ServerError, ServiceUnavailableError),
         *(OSError, ValidationError),

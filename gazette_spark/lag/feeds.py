@@ -174,7 +174,7 @@ class TableFeed:
         self._location = location
         self._fetch = fetch or table_log(location).rows
         self._app_ids: list[str] = []
-        self._known: tuple[int, str] | None = None
+        self._newest: tuple[int, str] | None = None
         """Version and time of the newest commit that was read."""
         self._warned = False
 
@@ -185,18 +185,18 @@ class TableFeed:
         """Read the commits since the last poll, or the whole history at the first poll."""
         # This needs no JVM, so a monitor of many tables is a small process.
         # One row is enough to see whether there are new rows.
-        known = self._known
-        rows = self._fetch(None if known is None else 1)
-        if known is not None:
-            if (new := rows[0].version - known[0] if rows else 0) > 0:
+        newest = self._newest
+        rows = self._fetch(None if newest is None else 1)
+        if newest is not None:
+            if (new := rows[0].version - newest[0] if rows else 0) > 0:
                 # New rows may depend on earlier ones, so some of these are read again.
                 rows = self._fetch(new + BEFORE_KNOWN)
-            if known not in [(row.version, row.time) for row in rows]:
+            if newest not in [(row.version, row.time) for row in rows]:
                 # The table was created again, or rolled back if it is an Iceberg table. Its commits do not
                 # follow the known ones, whatever their number.
                 for app_id in self._app_ids:
                     monitor.forget_group(self._group(app_id))
-                self._app_ids, self._known, known = [], None, None
+                self._app_ids, self._newest, newest = [], None, None
                 rows = self._fetch(None)
             elif new == 0:
                 rows = ()
@@ -211,10 +211,10 @@ class TableFeed:
         self._app_ids = sorted({*self._app_ids, *app_ids(rows)})
         self.groups = tuple(self._group(app_id) for app_id in self._app_ids) or self.groups
         for app_id in self._app_ids:
-            steps = table_commits(rows, app_id, -1 if known is None else known[0])
+            steps = table_commits(rows, app_id, -1 if newest is None else newest[0])
             monitor.observe_commits(self._group(app_id), steps, now_ms, source=repr(self))
         # After the reports, so that rows are read again if the monitor refused a group.
-        self._known = (rows[0].version, rows[0].time) if rows else known
+        self._newest = (rows[0].version, rows[0].time) if rows else newest
 
     def _group(self, app_id: str) -> str:
         if self._name is None:

@@ -592,12 +592,13 @@ def test_shards_wait_for_brokers(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 @pytest.mark.brokers("embedded")
 def test_a_start_that_is_interrupted_leaves_no_shard_running(rig: Rig) -> None:
     """Otherwise these shards would run beside those of the next host."""
-    specs = [rig.spec(f"shard-{each}") for each in range(3)]
+    specs = [rig.spec(f"shard-{number}") for number in range(3)]
     for moment in count(50, 50):
         host = rig.host(*specs)
         if not interrupted(host.start, moment):
             break
-        assert not [each.name for each in threading.enumerate() if each.name.startswith("shard shard-")]
+        names = [thread.name for thread in threading.enumerate()]
+        assert not [name for name in names if name.startswith("shard shard-")]
     host.close()
     assert moment > 200
 
