@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,9 +64,9 @@ ICEBERG_GOAL = 0.9
 """Target ratio of the direct lane into an Iceberg table to the same lane into a Delta table."""
 
 LIMITS_ABOUT = (
-    "A job does at least these steps (`--only limits`). Its limit is the speed of two cores that do nothing "
-    "else. In addition, each run takes some seconds to start a query, for its empty first batch, and for its "
-    "commits."
+    "A job does at least these steps (`--only limits`): it compares fragments with their SHA-1, decompresses "
+    "them, and makes columns and Parquet files. Its limit is the speed of two cores that do nothing else. In "
+    "addition, each run takes some seconds to start a query, for its empty first batch, and for its commits."
 )
 
 FIRST_ROW_ABOUT = (
@@ -83,7 +84,22 @@ PROFILE_ABOUT = (
 
 
 OURS = {"stream-2": "flat", "stream-2-events": "events", "backfill": "flat", "backfill-events": "events"}
-"""Sections that are compared with the machine's limit, and their records."""
+"""Sections whose missed goals are explained, and their records."""
+
+HEAD = (
+    ("stream-2", "JSON → Delta", "deployed, direct lane", ", direct lane"),
+    ("stream-2", "JSON → Delta", "deployed, direct", ", Spark's writer"),
+    ("stream-2", "JSON → noop", "deployed, direct", ""),
+    ("stream-2", "raw → Delta", "deployed, direct lane", ", direct lane"),
+    ("backfill", "backfill JSON → Delta", "deployed, direct lane", ", direct lane"),
+    ("backfill", "backfill JSON → noop", "deployed, direct", ""),
+)
+"""Rows of the page's first table, for each shape: section, job, reader, and what the row adds to the job."""
+
+HEAD_COLUMNS = (
+    "| job | peer | peer | gazette_spark | ratio | goal | CPU s per GB: peer | gazette_spark "
+    "| share of the limit |\n|---|---|---|---|---|---|---|---|---|"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +134,9 @@ class Kept:
 
 
 def write_page(kept: Kept, page: Path) -> None:
-    """Write the sections of the measured results."""
+    """Write the sections of the measured results, and the first table if all of its rows were measured."""
+    if (table := head_table(kept)) is not None:
+        write_head(page, table)
     for section, title in TITLES.items():
         if section not in kept.sections:
             continue
@@ -131,7 +149,7 @@ def write_page(kept: Kept, page: Path) -> None:
             first_rows = [FirstRow(**each) for each in content["measured"]]
             text = f"{FIRST_ROW_ABOUT} {content['about']}.\n\n{first_row_table(first_rows)}"
         elif section == "limits":
-            tables = [bench_limits.tables(content["found"], ours(kept)), PROFILE_ABOUT, missed(kept)]
+            tables = [bench_limits.tables(content["found"]), PROFILE_ABOUT, missed(kept)]
             text = "\n\n".join([f"{LIMITS_ABOUT} {content['about']}.", *tables])
         else:
             runs = "\n".join(sorted({f"- {each['about']}" for each in content["results"]}))
@@ -146,7 +164,7 @@ def write_page(kept: Kept, page: Path) -> None:
                 shape = "events" if section.endswith("events") else "flat"
                 for day, results in days.items():
                     tables += [f"Measured on {day}:"] if len(days) > 1 else []
-                    tables += [speeds(results, shape), costs(results)]
+                    tables += [speeds(results, shape, limits_of(kept, shape)), costs(results)]
             text = "\n\n".join([f"{heading}\n\n{runs}", *tables])
         write_section(page, title, text)
 
@@ -167,7 +185,7 @@ def median(results: Iterable[Result]) -> dict[tuple[str, str], Result]:
 
 def missed(kept: Kept) -> str:
     """Return the table of CPU seconds by step of each job that misses its goal."""
-    heads = ("goal allows", "takes", "gzip", "columns", "Parquet", "rest of Python", "JVM", "broker")
+    heads = ("goal allows", "takes", "gzip", "SHA-1", "columns", "Parquet", "rest of Python", "JVM", "broker")
     rows = [f"| job | records | reader | {' | '.join(heads)} |", f"|---|---|---|{'---|' * len(heads)}"]
     for section, shape in OURS.items():
         rates = kept.sections["limits"]["found"].get(shape, {})
@@ -185,7 +203,7 @@ def missed(kept: Kept) -> str:
             writes = ("write raw", "write") if "direct lane" in who else ()
             by_step = [
                 sum(steps[name] for name in bench_limits.LIMITS[work] if name in names)
-                for names in (("gunzip",), ("raw", "parse"), writes)
+                for names in (("gunzip",), ("sha1",), ("raw", "parse"), writes)
             ]
             cpu = {role: cpu_s / size_gb for role, cpu_s in result.cpu_s.items()}
             rest = cpu["Python"] - sum(by_step)
@@ -211,15 +229,45 @@ def goal_of(work: str, who: str, shape: str) -> tuple[tuple[str, str], float]:
     return (work, peer), goals.get(work, 0.0)
 
 
-def ours(kept: Kept) -> dict[tuple[str, str], float]:
-    """Return the MB/s of our fastest reader of two journals, by shape and job."""
-    found: dict[tuple[str, str], float] = {}
-    for section, shape in OURS.items():
-        for (work, peer), each in median(results_of(kept.sections.get(section, {}))).items():
-            if peer not in PEERS:
-                rate = each.size_bytes / MEGABYTE / each.seconds
-                found[shape, work] = max(rate, found.get((shape, work), 0.0))
-    return found
+def limits_of(kept: Kept, shape: str) -> dict[str, float]:
+    """Return the MB/s that the machine allows, by job; empty if the steps were not measured."""
+    steps = kept.sections.get("limits", {"found": {}})["found"].get(shape)
+    return {work: bench_limits.limit(steps, work) for work in bench_limits.LIMITS} if steps else {}
+
+
+def head_table(kept: Kept) -> str | None:
+    """Return the page's first table, or None if one of its rows was not measured."""
+    rows = [HEAD_COLUMNS]
+    for shape, suffix, name in (("events", "-events", "events"), ("flat", "", "lines")):
+        limits = limits_of(kept, shape)
+        for section, work, who, more in HEAD:
+            newest = next(iter(results_by_day(kept.sections.get(section + suffix, {})).values()), [])
+            medians = median(newest)
+            rival, goal = goal_of(work, who, shape)
+            if not limits or rival not in medians or (work, who) not in medians:
+                return None
+            peer, ours = medians[rival], medians[work, who]
+            rates = [each.size_bytes / MEGABYTE / each.seconds for each in (peer, ours)]
+            costs_s = [sum(each.cpu_s.values()) / (each.size_bytes / 1e9) for each in (peer, ours)]
+            peer_name = f"`{peer.peer}`" if "." in peer.peer else peer.peer
+            rows.append(
+                f"| {name}: {work}{more} | {peer_name} | {rates[0]:.0f} MB/s | {rates[1]:.0f} MB/s "
+                f"| **{peer.seconds / ours.seconds:.1f}** | {goal:g} | {costs_s[0]:.1f} | {costs_s[1]:.1f} "
+                f"| {rates[1] / limits[work]:.0%} |"
+            )
+    return "\n".join(rows)
+
+
+def write_head(page: Path, table: str) -> None:
+    """Replace the table above the page's first section, or append it there."""
+    text = page.read_text() if page.exists() else "# Performance\n"
+    head, mark, rest = text.partition("\n## ")
+    pattern = re.compile(r"^\| job \| peer \|.*?(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
+    if pattern.search(head):
+        head = pattern.sub(lambda _: table, head)
+    else:
+        head = f"{head.rstrip()}\n\n{table}\n"
+    page.write_text(head + mark + rest)
 
 
 def results_of(content: Mapping[str, Any]) -> list[Result]:
@@ -241,12 +289,18 @@ def results_by_day(content: Mapping[str, Any]) -> dict[str, list[Result]]:
     return days
 
 
-def speeds(results: Iterable[Result], shape: str) -> str:
-    """Return the table of MB/s of the runs with the median time, with the range, ratios and goals."""
+def speeds(results: Iterable[Result], shape: str, limits: Mapping[str, float]) -> str:
+    """Return the table of MB/s of the runs with the median time, with the range, ratios and goals.
+
+    Args:
+        results: the runs.
+        shape: their records.
+        limits: MB/s that the machine allows, by job.
+    """
     runs = by_speed(results)
     rows = [
-        "| job | reader | MB/s | seconds | runs: seconds | ratio | goal |",
-        "|---|---|---|---|---|---|---|",
+        "| job | reader | MB/s | seconds | runs: seconds | ratio | goal | share of the limit |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for (work, who), found in runs.items():
         each = found[len(found) // 2]
@@ -259,7 +313,9 @@ def speeds(results: Iterable[Result], shape: str) -> str:
             verdict = _verdict(times, wanted) if wanted else ""
         rate = each.size_bytes / MEGABYTE / each.seconds
         spread = f"{len(found)}: {found[0].seconds:.1f} to {found[-1].seconds:.1f}" if found[1:] else "1"
-        rows.append(f"| {work} | {who} | {rate:.0f} | {each.seconds:.1f} | {spread} | {ratio} | {verdict} |")
+        share = f"{rate / limits[work]:.0%}" if who not in PEERS and work in limits else ""
+        cells = (work, who, f"{rate:.0f}", f"{each.seconds:.1f}", spread, ratio, verdict, share)
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

@@ -19,8 +19,11 @@ START_TIMEOUT_S = 60.0
 
 MEGABYTE = 1_000_000
 
-IDLE_LOAD = 0.5
-"""Load average of a minute below which the machine counts as idle."""
+IDLE_CORES = 0.2
+"""Number of busy cores below which the machine counts as idle."""
+
+SAMPLE_S = 2.0
+"""Seconds over which busy cores are counted."""
 
 REPORT = Path(__file__).parents[1] / "docs" / "evidence" / "performance.md"
 
@@ -62,15 +65,32 @@ def machine() -> str:
     return (
         f"{os.cpu_count()} x {cpu}{memory}, {platform.system()} {platform.release().split('-')[0]}; "
         f"Python {platform.python_version()}; "
-        f"load average {os.getloadavg()[0]:.1f} before the run"
+        f"{busy_cores():.1f} cores busy before the run"
     )
 
 
+def busy_cores() -> float:
+    """Return how many cores are busy, as the mean of :data:`SAMPLE_S` seconds, from Linux's ``/proc/stat``.
+
+    The load average does not tell, because it still counts the part of the benchmark that has just ended.
+    """
+
+    def ticks() -> tuple[int, int]:
+        found = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        idle, waiting_for_disk = found[3:5]
+        return sum(found), idle + waiting_for_disk
+
+    total, idle = ticks()
+    time.sleep(SAMPLE_S)
+    total_now, idle_now = ticks()
+    return (os.cpu_count() or 1) * (1 - (idle_now - idle) / max(total_now - total, 1))
+
+
 def wait_until_idle(at_most_s: float) -> None:
-    """Wait until the machine is idle, at most for a time. :func:`machine` reports the load average."""
+    """Wait until the machine is idle, at most for a time. :func:`machine` reports how busy it is."""
     deadline = time.monotonic() + at_most_s
-    while os.getloadavg()[0] >= IDLE_LOAD and time.monotonic() < deadline:
-        time.sleep(1)
+    while busy_cores() >= IDLE_CORES and time.monotonic() < deadline:
+        pass
 
 
 def peak_bytes(process: int | str) -> int:
