@@ -87,7 +87,13 @@ class HeadTimeline:
         before = self._heads[at - 1] if at else 0
         # Clocks of processes differ. An observation that contradicts its neighbours would make later bounds
         # wrong.
-        if before <= head and (at == len(self._heads) or head <= self._heads[at]):
+        if before > head:
+            return
+        if at == len(self._heads):
+            self.add(head, time_ms)
+        # Nothing is learned between two samples of the same head. Each commit of a query names the heads of
+        # all its journals, so quiet journals would get a sample per commit, which nothing would drop.
+        elif head <= self._heads[at] and not (at and before == self._heads[at]):
             self._times.insert(at, time_ms)
             self._heads.insert(at, head)
 

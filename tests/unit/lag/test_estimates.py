@@ -27,6 +27,18 @@ def watched(*samples: tuple[int, int]) -> HeadTimeline:
     return timeline
 
 
+def test_commits_of_its_readers_add_no_samples_of_a_journal_that_stands_still() -> None:
+    """A commit names the heads of all journals of its query, also of those that do not grow."""
+    timeline = watched((0, 7))
+    for now_ms in range(10_000, 5_000_000, 10_000):
+        timeline.add(7, now_ms)
+        # The last one comes from a driver whose clock is ahead.
+        for planned_ms in (now_ms - 9000, now_ms - 5000, now_ms + 1000):
+            timeline.add_past(7, planned_ms)
+    assert len(timeline) == 2
+    assert timeline.appended(6) == (None, 0)
+
+
 def test_an_age_lies_between_two_looks_at_the_head() -> None:
     """The byte did not exist at the first look but did at the second."""
     timeline = watched((1000, 0), (2000, 50), (3000, 200))
