@@ -208,7 +208,15 @@ class TableFeed:
             self._warned = True
             log.warning("newest commits may be missing, the table is catalog-managed table=%s", self)
         # An app id without an entry in the new rows is still a group, because its query may have stopped.
-        self._app_ids = sorted({*self._app_ids, *app_ids(rows)})
+        known = {*self._app_ids, *app_ids(rows)}
+        if self._name is not None and len(self._app_ids) == 1 < len(known):
+            # From now on, the name is only the beginning of the groups' names. The group that had it would
+            # get no more commits, so it is forgotten, and the history is read again for the new names.
+            monitor.forget_group(self._name)
+            self._newest, newest = None, None
+            rows = self._fetch(None)
+            known |= {*app_ids(rows)}
+        self._app_ids = sorted(known)
         self.groups = tuple(self._group(app_id) for app_id in self._app_ids) or self.groups
         for app_id in self._app_ids:
             steps = table_commits(rows, app_id, -1 if newest is None else newest[0])

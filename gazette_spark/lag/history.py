@@ -237,6 +237,15 @@ class History:
         commit = OffsetCommit(offset, timestamp_ms, now_ms // 1000 * 1000, lag)
         return place.commits.add(commit, order, self.options.min_distance_s * 1000)
 
+    def renew_group(self, cluster: str, group: str, timestamp_ms: int) -> RingOutcome:
+        """Keep a group that commits nothing from expiring. Burrow lacks this."""
+        cluster_state = self._clusters.get(cluster)
+        if cluster_state is None:
+            return RingOutcome.UNKNOWN_CLUSTER
+        if (group_state := cluster_state.groups.get(group)) is not None:
+            group_state.last_commit_ms = max(group_state.last_commit_ms, timestamp_ms)
+        return RingOutcome.STORED
+
     def add_consumer_owner(
         self, cluster: str, group: str, topic: str, partition: int, *, owner: str, client_id: str = ""
     ) -> RingOutcome:

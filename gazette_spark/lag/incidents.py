@@ -69,7 +69,7 @@ class IncidentLog:
             self._end(group, now_ms)
         oldest_ms = now_ms - SPAN_MS
         self._ended = [incident for incident in self._ended if (incident.end_ms or 0) > oldest_ms]
-        del self._ended[: len(self._ended) - MAX_INCIDENTS]
+        del self._ended[:-MAX_INCIDENTS]
 
     def newest_first(self) -> Iterable[PastIncident]:
         """Return the open incidents, then the ended ones, each with the newest first."""

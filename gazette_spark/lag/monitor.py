@@ -169,6 +169,8 @@ class _GroupState:
     source: str = ""
     order: int = -1
     last_commit_ms: int | None = None
+    planned_ms: int | None = None
+    """Planning time of its newest step, which a heartbeat repeats."""
     charts: GroupCharts = field(default_factory=GroupCharts)
     series: dict[str, LagSeries] = field(default_factory=dict)
     """The lag of each journal over the last hour."""
@@ -380,8 +382,12 @@ class Monitor:
         Raises:
             InputError: a group with this name is known from another ``source``.
         """
+        with self.lock:
+            known = self._groups.get(group, _GroupState())
+        kept_since_ms = now_ms - self.history.options.expire_group_s * 1000
+        moved = _without_heartbeats(commits, known, kept_since_ms)
         # Built without the lock, because the charts of many journals take seconds, and requests would wait.
-        new = _rebuilt(source, commits, now_ms) if self.last_order(group) < 0 else _GroupState()
+        new = _rebuilt(source, moved, now_ms) if known.order < 0 else _GroupState()
         with self.lock:
             state = self._groups.setdefault(group, new)
             if state.source != source:
@@ -402,9 +408,9 @@ class Monitor:
             watched = state.order >= 0
             slots = self.history.options.intervals
             # Without a minimum distance, commits are not merged, so earlier ones would drop out of the ring.
-            recorded = commits if self.history.options.min_distance_s else commits[-slots:]
+            recorded = moved if self.history.options.min_distance_s else moved[-slots:]
             for commit in recorded:
-                newest = commit is commits[-1]
+                newest = commit is moved[-1]
                 for journal, offset in commit.read_through.items():
                     head = commit.heads.get(journal)
                     step = _Step(commit.order, commit.timestamp_ms, offset, head, commit.planned_ms)
@@ -418,9 +424,12 @@ class Monitor:
                 # Feeds read only what follows this order, so it must never decrease.
                 state.order = max(state.order, commits[-1].order)
                 state.last_commit_ms = commits[-1].timestamp_ms
+                state.planned_ms = commits[-1].planned_ms
+                if not moved:
+                    self.history.renew_group(self.cluster, group, commits[-1].timestamp_ms)
                 # An entry may omit fingerprints that have not changed.
                 state.fingerprints = commits[-1].fingerprints or state.fingerprints
-            state.charts.marks.extend((commit.timestamp_ms, commit.event) for commit in commits)
+            state.charts.marks.extend((commit.timestamp_ms, commit.event) for commit in moved)
             for commit in commits:
                 state.totals.trimmed_bytes += commit.trimmed_bytes
                 for gaps, total in (
@@ -680,6 +689,29 @@ class Monitor:
             journal = self.topics.journal(topic, partition)
             if (head := self._heads.get(journal)) is not None:
                 yield journal, offset, head
+
+
+def _without_heartbeats(
+    commits: Sequence[GroupCommit], known: _GroupState, kept_since_ms: int
+) -> list[GroupCommit]:
+    """Return the steps that are not heartbeats.
+
+    Args:
+        commits: Steps, oldest first.
+        known: What is known of the group from earlier steps.
+        kept_since_ms: Time before which a group's last commit makes the group expire.
+    """
+    # An idle query writes its newest entry again once a day, with the same planning time. As a commit, it
+    # would stretch the window of a group to days, and a query that ends later would be OK for as long.
+    steps, planned_ms = [], known.planned_ms
+    for commit in commits:
+        if commit.planned_ms is None or commit.planned_ms != planned_ms:
+            steps.append(commit)
+        planned_ms = commit.planned_ms
+    # Of a query that has been idle for longer than groups are kept, only a heartbeat keeps the group.
+    if known.order < 0 and all(step.timestamp_ms < kept_since_ms for step in steps):
+        return list(commits[-1:])
+    return steps
 
 
 def _rebuilt(source: str, commits: Sequence[GroupCommit], now_ms: int) -> _GroupState:

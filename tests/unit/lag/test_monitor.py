@@ -180,6 +180,39 @@ def test_incidents_are_kept_for_days(monitor: Monitor) -> None:
     assert monitor.incidents() == []
 
 
+def test_a_query_that_stops_after_idle_days_is_noticed(monitor: Monitor) -> None:
+    """An idle query renews its entry once a day. Such a day must not count as its usual pace."""
+    day_ms = 24 * 3_600_000
+    steps = [
+        GroupCommit(at, NOW_MS + 60_000 * at, {"shop/a": 1000}, planned_ms=NOW_MS + 60_000 * at)
+        for at in range(10)
+    ]
+    beats = [
+        replace(steps[-1], order=9 + day, timestamp_ms=steps[-1].timestamp_ms + day * day_ms)
+        for day in range(1, 10)
+    ]
+    for step in (*steps, *beats):
+        monitor.observe_commits("orders", [step], step.timestamp_ms)
+    at_ms = beats[-1].timestamp_ms + 3_600_000
+    assert monitor.lag("orders", at_ms).verdict.status.name == "OK", "it is not forgotten"
+    for look in range(11):
+        monitor.observe_heads({"shop/a": 2000}, at_ms + 10_000 * look)
+    assert monitor.lag("orders", at_ms + 100_000).verdict.status.name == "ERR"
+
+
+def test_incidents_that_end_together_are_all_kept(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage of the brokers ends for all groups in the same round."""
+    monkeypatch.setattr("gazette_spark.lag.incidents.MAX_INCIDENTS", 4)
+    for names, kept in (("abc", 3), ("defghi", 4)):
+        for name in names:
+            monitor.observe_commits(name, [commit(1, 400, 20)], NOW_MS)
+        monitor.observe_round(NOW_MS + 10_000)
+        for name in names:
+            monitor.observe_commits(name, [commit(2, 1000)], NOW_MS + 20_000)
+        monitor.observe_round(NOW_MS + 20_000)
+        assert len(monitor.incidents()) == kept
+
+
 @pytest.mark.parametrize(
     ("recorded", "listed", "recreated"),
     [
@@ -397,3 +430,17 @@ def test_alarms_are_raised_by_what_is_known(monitor: Monitor) -> None:
     ]
     with pytest.raises(OptionError, match="max_age_ms"):
         Alarms(max_age_ms=-1)
+
+
+def test_a_second_writer_leaves_no_group_without_a_feed(monitor: Monitor) -> None:
+    """The name of the table then begins the names of both groups."""
+    monitor.observe_heads({"a/b": 1000}, 10_000)
+    log = Log()
+    log.operations = [("WRITE", entry(1)), ("WRITE", entry(2))]
+    feed = TableFeed("/lake/orders", "mine", fetch=log.rows)
+    assert poll_all([feed], monitor, 10_000) == []
+    assert monitor.groups() == ["mine"]
+    log.operations.append(("WRITE", entry(3, "other")))
+    assert poll_all([feed], monitor, 10_000) == []
+    assert monitor.groups() == ["mine/orders", "mine/other"]
+    assert offsets(monitor, "mine/orders") == [1, 2]
