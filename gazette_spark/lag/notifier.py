@@ -286,6 +286,13 @@ def parse_template(text: str) -> Template:
     return template
 
 
+class _LoggedUrl(httpx.URL):
+    """A URL whose text has only the host, because httpx logs the text of each URL at INFO."""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.host}/***"
+
+
 @dataclass(frozen=True)
 class WebhookSender:
     """Posts a notice to a URL, which may be secret and is never shown. A status of 400 or more is a failure.
@@ -310,14 +317,11 @@ class WebhookSender:
             content = self.template.substitute(
                 {name: json.dumps(value)[1:-1] for name, value in notice.variables().items()}
             )
-        answer = httpx.post(
-            self.url,
-            content=content.encode(),
-            headers={"content-type": "application/json"},
-            timeout=SEND_TIMEOUT_S,
-            follow_redirects=False,
-        )
-        answer.raise_for_status()
+        with httpx.Client(timeout=SEND_TIMEOUT_S, follow_redirects=False) as http:
+            headers = {"content-type": "application/json"}
+            request = http.build_request("POST", self.url, content=content.encode(), headers=headers)
+            request.url = _LoggedUrl(request.url)
+            http.send(request).raise_for_status()
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,13 @@ class _AddressCheck:
                 raise DirectReadError(self._source, refusal, refused=True)
 
 
+class _LoggedUrl(httpx.URL):
+    """A URL whose text lacks the query, which may be a signature: httpx logs the text of each URL at INFO."""
+
+    def __str__(self) -> str:
+        return without_query(super().__str__())
+
+
 def fetch(url: str, codec: int, http: httpx.Client, refusal_of: Refusal | None = None) -> httpx.Response:
     """Request a URL, and return the response before its body has arrived.
 
@@ -205,6 +212,7 @@ def fetch(url: str, codec: int, http: httpx.Client, refusal_of: Refusal | None =
         request = http.build_request("GET", url, headers={"Accept-Encoding": accept})
         if refusal_of is not None:
             request.extensions["trace"] = _AddressCheck(request.url, source, refusal_of)
+        request.url = _LoggedUrl(request.url)
         response = http.send(request, stream=True)
     except (httpx.InvalidURL, UnicodeError):  # UnicodeError: the host cannot be encoded as a name.
         raise ProtocolError(URL_FIELD, f"{source[:200]!r} is not a URL to open") from None

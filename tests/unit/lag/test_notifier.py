@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import queue
 import smtplib
 import socketserver
@@ -172,13 +173,13 @@ class Hook(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def posted(notice: Notice, template: Template | None = None) -> dict[str, Any]:
+def posted(notice: Notice, template: Template | None = None, path: str = "") -> dict[str, Any]:
     Hook.bodies.clear()
     with HTTPServer(("127.0.0.1", 0), Hook) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         with pytest.raises(httpx.HTTPStatusError):
-            WebhookSender(f"http://127.0.0.1:{server.server_port}/", template)(notice)
+            WebhookSender(f"http://127.0.0.1:{server.server_port}/{path}", template)(notice)
         thread.join(10)
     (body,) = Hook.bodies
     return body
@@ -186,6 +187,14 @@ def posted(notice: Notice, template: Template | None = None) -> dict[str, Any]:
 
 def test_a_webhook_gets_the_notice_as_its_body() -> None:
     assert posted(Notice("A", 1, 2, False, verdict(ERR)))["id"] == "A"
+
+
+def test_the_path_of_a_webhook_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The library httpx logs the URL of each request."""
+    caplog.set_level(logging.DEBUG)
+    posted(Notice("A", 1, 2, False, verdict(ERR)), path="secret-path")
+    assert "HTTP Request" in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_a_template_is_the_body_of_a_webhook() -> None:

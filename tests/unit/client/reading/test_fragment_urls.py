@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import logging
 import os
 import socket
 import threading
@@ -196,6 +197,16 @@ def test_a_proxy_may_have_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
             replace(opened, http=None).open(FRAGMENT, "https://unknown.store/f")
     assert not caught.value.refused
     assert [heard.split(b"\r\n")[0] for heard in proxy.heard] == [b"CONNECT unknown.store:443 HTTP/1.1"]
+
+
+def test_a_signature_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The library httpx logs the URL of each request."""
+    caplog.set_level(logging.DEBUG)
+    opened = opener(answering, ADDRESSES, broker="private.broker")
+    with opened.open(FRAGMENT, "https://public.store/f?signature=SECRET") as reader:
+        assert reader.read() == CONTENT
+    assert "https://public.store/f" in caplog.text
+    assert "SECRET" not in caplog.text
 
 
 def test_a_listed_port_is_no_other() -> None:
