@@ -16,6 +16,7 @@ from gazette_spark.client import Capability, Claims, KeySet
 from gazette_spark.client._transport.credentials import Credentials
 from gazette_spark.errors import AuthError, JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import label_set
 from gazette_spark.protocol.tokens import journal_claims
 from tests.conformance.wire import spec
 from tests.rig.brokers import BrokerHandle, DeployedBroker
@@ -169,3 +170,10 @@ def test_logs_hold_no_secret(keyed: BrokerHandle, journal: str, caplog: pytest.L
             stranger.append(journal, b"x")
     assert "eyJ" not in caplog.text
     assert OLD not in caplog.text
+
+
+def test_many_journals_are_listed_by_name(owner: Client, journal: str) -> None:
+    """A token that named all of them would be longer than a header may be."""
+    names = [journal, *(f"{journal}/part-{number:04}" for number in range(1000))]
+    selector = pb.LabelSelector(include=label_set({"name": names}))
+    assert [listed.spec.name for listed in owner.list_journals(selector)] == [journal]

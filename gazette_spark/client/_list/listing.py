@@ -38,6 +38,10 @@ from gazette_spark.protocol.tokens import Capability, Claims, journal_claims
 MAX_PAGE = 10_000
 """Maximum number of fragments per page."""
 
+MAX_CLAIMED_BYTES = 2048
+"""Size of a selector above which a token does not repeat it. A selector may name thousands of journals, and
+servers and proxies limit headers, some to 8 KiB."""
+
 NAMES_COMPARED = 1000
 """Number of journals that are listed to find a name similar to a misspelt one: a hint must be cheap."""
 
@@ -255,8 +259,10 @@ def journal_not_found(client: ListsJournals, selector: str) -> JournalNotFoundEr
 
 
 def list_metadata(connection: Connection, selector: pb.LabelSelector) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of a List call, which only claims the call's selector."""
-    return connection.metadata(Claims(Capability.LIST, selector))
+    """Return the metadata of a List call, which only claims the call's selector, unless that is long."""
+    # A broker applies the selectors of both the request and the token, so the answer is the same.
+    claimed = selector if selector.ByteSize() <= MAX_CLAIMED_BYTES else pb.LabelSelector()
+    return connection.metadata(Claims(Capability.LIST, claimed))
 
 
 def list_journals(
