@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from gazette_spark._formats.framing import RecordFraming
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 THREADS = 8
 """Maximum number of concurrent requests to brokers."""
+
+NAMES_AT_ONCE = 10_000
+"""Maximum number of names in a request, which brokers limit to 4 MiB. A query looks up every deleted one."""
 
 T = TypeVar("T")
 
@@ -97,10 +101,17 @@ class JournalView:
         # behind Etcd. Brokers do not wait for a revision in a List call, so the request is repeated until the
         # answer is at least as new as what the query has seen. An answer that has the journals need only be
         # as new as the list.
-        selector = pb.LabelSelector(include=label_set({"name": list(names)}))
+        ordered = sorted(names)
+        selectors = [
+            pb.LabelSelector(include=label_set({"name": ordered[at : at + NAMES_AT_ONCE]}))
+            for at in range(0, len(ordered), NAMES_AT_ONCE)
+        ]
 
         def ask(_left_s: float) -> Listing:
-            answer = self.client.list_all_journals(selector)
+            answers = [self.client.list_all_journals(selector) for selector in selectors]
+            # The oldest answer decides how new the whole one is.
+            oldest = min(answers, key=lambda part: part.revision)
+            answer = replace(oldest, journals=tuple(journal for part in answers for journal in part.journals))
             missing = sorted(set(names) - set(answer.names))
             needed = max(listed, revision) if missing else listed
             if answer.revision < needed:

@@ -13,6 +13,7 @@ from gazette_spark.errors import (
     UnavailableError,
 )
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.protocol import protocol_pb2 as pb
 from tests.oracles.brokers import FakeClient, FakeJournal, lines, planner_of
 
 A, B = "log/a", "log/b"
@@ -306,3 +307,15 @@ def test_a_journal_that_pauses_is_asked_for_once_a_list() -> None:
     assert len(other.listed) == 2
     client.journals[A].content += lines(1)
     assert planner.next(position).heads == {B: 24}
+
+
+def test_many_absent_journals_are_looked_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request with all of them could be longer than brokers accept."""
+    monkeypatch.setattr("gazette_spark._planning.view.NAMES_AT_ONCE", 2)
+    client, position = read_some({f"log/{letter}": FakeJournal(lines(2)) for letter in "abcde"})
+    planner, other = planner_of(client.journals, journals=A)
+    other.revision = 5
+    assert planner.next(position) == position
+    asked = [selector for selector in other.listed if isinstance(selector, pb.LabelSelector)]
+    names = [[label.value for label in selector.include.labels] for selector in asked]
+    assert names[-2:] == [["log/b", "log/c"], ["log/d", "log/e"]]
