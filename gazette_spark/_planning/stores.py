@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import posixpath
+import socket
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -149,7 +150,23 @@ class Directory:
 
     def open(self, stored: StoredFragment, offset: int, end_offset: int) -> FragmentReader:
         """Open a fragment; see :class:`StoreFiles`."""
-        return self._opener.open(stored.fragment, f"{FILE}/{stored.path}", offset, end_offset=end_offset)
+        url = f"{FILE}/{stored.path}"
+        try:
+            return self._opener.open(stored.fragment, url, offset, end_offset=end_offset)
+        except DirectReadError as error:
+            # Where the store is not mounted, every file looks deleted, and its bytes would count as lost. The
+            # driver has listed files, so the store was not empty.
+            if error.missing and not self._has_entries():
+                problem = f"on the machine {socket.gethostname()} it is missing or empty; mount it there"
+                raise FragmentStoreError(self.url, problem) from None
+            raise
+
+    def _has_entries(self) -> bool:
+        try:
+            with os.scandir(self._root) as entries:
+                return next(entries, None) is not None
+        except OSError:
+            return False
 
     def _walk(self, directory: str) -> Iterator[StoreFile]:
         try:

@@ -95,6 +95,20 @@ def test_every_codec_is_read(store: tuple[StoreFiles, Path], options: dict[str, 
     assert rows_of(store[0], **options) == EXPECTED
 
 
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_machine_without_the_store_loses_nothing(tmp_path: Path, is_empty: bool) -> None:
+    """Where the store is not mounted, all files are missing. That is an error and not a gap."""
+    root = tmp_path / "store"
+    stored(root)
+    options, files = store_options(failOnDataLoss="false"), Directory(str(root))
+    pieces = plan(files, options)
+    root.rename(tmp_path / "elsewhere")
+    if is_empty:
+        root.mkdir()  # An empty mount point.
+    with pytest.raises(FragmentStoreError, match=r"on the machine .* it is missing or empty; mount it there"):
+        read(files, options, pieces)
+
+
 def test_times_come_from_the_files(store: tuple[StoreFiles, Path]) -> None:
     """A fragment's time is its file's modification time in whole seconds."""
     files, root = store
