@@ -18,6 +18,7 @@ A task that is repeated therefore reads the same bytes.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -54,6 +55,7 @@ from gazette_spark.spark_versions import (
     ReadMaxBytes,
     SupportsTriggerAvailableNow,
 )
+from gazette_spark.version import VERSION
 
 if TYPE_CHECKING:
     # Spark starts a process for each kind of call to a source. Most of these processes need neither gRPC, nor
@@ -142,6 +144,24 @@ class PiecePartition(InputPartition):
         self.pieces = pieces
         self.security = security
         self.store = store
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state, with the release that made it."""
+        return {**vars(self), "release": VERSION}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the state; refuse that of another release, whose driver has started this task.
+
+        Raises:
+            OptionError: naming both releases.
+        """
+        # Options are pickled by position. A release with other options would take the value of one for that
+        # of another, such as failOnDataLoss.
+        if (sender := state.pop("release", None)) != VERSION:
+            got = f"release {VERSION} of gazette_spark on {socket.gethostname()}, and {sender} on the driver"
+            expected = "one release everywhere: install it, then start the query again"
+            raise OptionError("PYSPARK_PYTHON", got, expected)
+        vars(self).update(state)
 
 
 @hide_internal_frames

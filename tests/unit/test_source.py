@@ -477,6 +477,15 @@ def test_columns_are_checked_before_the_first_task(tmp_path: Path) -> None:
         reader._partitions(LABELLED, [Piece("log/a", 0, 9, 9, starts_on_record=True, framing="fixed")])
 
 
+def test_a_task_of_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options are pickled by position, so one would be taken for another."""
+    sent = pickle.dumps(WHOLE)
+    assert pickle.loads(sent).pieces == WHOLE.pieces
+    monkeypatch.setattr(source, "VERSION", "9.9.9")
+    with pytest.raises(OptionError, match=r"release 9\.9\.9 of gazette_spark on .*, and 0\..* on the driver"):
+        pickle.loads(sent)
+
+
 def test_the_empty_partition_of_spark_reads_nothing(client: FakeClient) -> None:
     """Spark plans one such partition for a batch without partitions. It must not connect to a broker."""
     assert list(read(stream_reader(), InputPartition(None))) == []
