@@ -227,8 +227,15 @@ def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], whe
             got = f"column {column.name} {column.type} for a {kind} of message {where}"
             raise OptionError("schema", got, "the type that from_protobuf gives it")
         members.converts[field.number] = (column.name, convert)
-        # As in from_protobuf, a field that is not set is null unless its declaration has a default.
-        default = field.default_value if field.has_default_value else None
+        # As in from_protobuf, a field that is not set is null unless its declaration has a default. That is a
+        # value like those in messages: for an enum it is a number, although the column may have the name.
+        default: object = None
+        problem: str | None = None
+        if field.has_default_value:
+            default, problem = conversion(convert, field.default_value)
+        if problem is not None:
+            got = f"column {column.name} {column.type}, and the default of its field {problem}"
+            raise OptionError("schema", got, "the type that from_protobuf gives it")
         members.absent[column.name] = [] if repeated else default
     return members
 

@@ -214,3 +214,35 @@ def test_rows_are_what_the_messages_say(messages: list[Any]) -> None:
         assert row["small"] == list(order.small)
         assert dict(row["counts"]) == dict(order.counts)
         assert row["_corrupt_record"] is None
+
+
+def test_what_is_not_set_has_the_default_of_its_declaration() -> None:
+    """Only proto2 has such defaults. That of an enum is a number to protobuf, and the column has its name."""
+    kind = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
+    message = file.message_type.add(name="Entry")
+    level = message.enum_type.add(name="Level")
+    level.value.add(name="LOW", number=0)
+    level.value.add(name="HIGH", number=1)
+    label = kind.LABEL_OPTIONAL
+    message.field.add(name="id", number=1, type=kind.TYPE_INT64, label=label)
+    message.field.add(
+        name="level",
+        number=2,
+        type=kind.TYPE_ENUM,
+        type_name=".old.Entry.Level",
+        label=label,
+        default_value="HIGH",
+    )
+    message.field.add(name="size", number=3, type=kind.TYPE_UINT32, label=label, default_value="4000000000")
+    descriptors = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    schema = pa.schema(
+        [("id", pa.int64()), ("level", pa.string()), ("size", pa.int64()), ("_corrupt_record", pa.string())]
+    )
+    form = wanted(schema, message="old.Entry", descriptor_set=descriptors)
+    assert [tuple(row.values()) for row in rows(form, b"\x08\x01", b"\x08\x02\x10\x00\x18\x05")] == [
+        (1, "HIGH", 4_000_000_000, None),
+        (2, "LOW", 5, None),
+    ]
+    with pytest.raises(OptionError, match="default of its field is out of the range of int32"):
+        wanted(pa.schema([("size", pa.int32())]), message="old.Entry", descriptor_set=descriptors)
