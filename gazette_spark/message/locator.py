@@ -347,8 +347,8 @@ class ProtobufField:
 
     def get(self, record: bytes) -> uuid.UUID | None:
         """See :meth:`Locator.get`. An empty field counts as a missing UUID."""
-        span = self._find(record)
-        return uuid.UUID(bytes=record[span[1] - 16 : span[1]]) if span else None
+        _, value, end = self._find(record)
+        return uuid.UUID(bytes=record[value:end]) if end > value else None
 
     def set(self, record: bytes, stamp: uuid.UUID) -> bytes:
         """See :meth:`Locator.set`."""
@@ -359,16 +359,16 @@ class ProtobufField:
             octets.append(tag & 0x7F | 0x80)
             tag >>= 7
         field = bytes([*octets, tag, 16]) + stamp.bytes
-        begin, end = self._find(record) or (0, 0)
+        begin, _, end = self._find(record)
         return record[:begin] + field + record[end:]
 
     def blank(self, record: bytes) -> bytes:  # noqa: ARG002 - the same for all.
         """Return an empty message."""
         return b""
 
-    def _find(self, record: bytes) -> tuple[int, int] | None:
-        """Return the begin and end of the field, including its tag: the last one, unless it is empty."""
-        span = None
+    def _find(self, record: bytes) -> tuple[int, int, int]:
+        """Return the begin of the last such field, the begin of its value, and its end; zeros without one."""
+        found = 0, 0, 0
         try:
             for number, wire_type, begin, value, end in _wire_fields(record):
                 if number != self.number:
@@ -376,11 +376,11 @@ class ProtobufField:
                 if wire_type != _BYTES or end - value not in (0, 16):
                     what = f"field {number} is not a UUID of 16 bytes"
                     raise MessageError(f"{what}, in a message that begins with {_shown(record)}")
-                # If a field occurs several times, protobuf's parsers take the last one.
-                span = (begin, end) if end > value else None
+                # If a field occurs several times, protobuf's parsers take the last one, even an empty one.
+                found = begin, value, end
         except IndexError:
             raise MessageError(f"not a protobuf message: {_shown(record)}") from None
-        return span
+        return found
 
 
 def _wire_fields(record: bytes) -> Iterator[tuple[int, int, int, int, int]]:

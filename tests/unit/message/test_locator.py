@@ -308,3 +308,14 @@ def test_paths_are_places() -> None:
     assert found == [JsonPointer(("_meta", "uuid")), CsvColumn(0), ProtobufField(1), ProtobufField(7)]
     with pytest.raises(MessageError, match="no place for a UUID"):
         locator_for("text/plain")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"\x0a\x00", b"\x10\x01\x0a\x00", b"\x0a\x10" + OTHER.bytes + b"\x0a\x00"],
+    ids=["alone", "last", "after-a-uuid"],
+)
+def test_an_empty_protobuf_field_is_replaced(record: bytes) -> None:
+    """Parsers take the last of repeated fields, so a UUID before an empty one would not count."""
+    assert ProtobufField(1).get(record) is None
+    assert ProtobufField(1).get(ProtobufField(1).set(record, STAMP)) == STAMP
