@@ -10,6 +10,7 @@ float with a NaN        none: Delta orders NaN above all numbers, Parquet leaves
 float with an infinity  none: JSON has no text for it
 float within a struct   none: only top-level columns are checked for NaN
 array, map              neither bounds nor null counts
+timestamp               rounded outwards to milliseconds: Delta's protocol has no more digits
 decimal                 none beyond 15 digits, which a reader may round
 date, time              none in a file with a year before 1 or after 9999
 ======================  =====================================================================
@@ -34,6 +35,9 @@ EXACT_DIGITS = 15
 """Number of decimal digits that every JSON reader keeps, regardless of its number type."""
 
 LAST_CODE_POINT = "\U0010ffff"
+
+UP_TO_MILLISECOND = dt.timedelta(microseconds=999)
+"""Added to an upper bound before its microseconds are dropped."""
 
 
 class Leaf(NamedTuple):
@@ -107,12 +111,12 @@ def file_statistics(
         if not has_order:
             continue
         try:
-            low, high = min(group.min for group in bounded), max(group.max for group in bounded)
+            bounds = _bounds(min(group.min for group in bounded), max(group.max for group in bounded))
         # Python has no dates before year 1 or after 9999, and no texts of bytes that are not UTF-8, which
         # Spark makes by CAST(X'FF' AS STRING).
         except (OverflowError, UnicodeDecodeError):
             continue
-        if (bounds := _bounds(low, high)) is not None:
+        if bounds is not None:
             _put(lows, leaf.path, bounds[0])
             _put(highs, leaf.path, bounds[1])
     statistics = {"numRecords": file.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
@@ -134,7 +138,7 @@ def _bounds(low: Any, high: Any) -> tuple[Any, Any] | None:  # noqa: ANN401 - of
             return low[:TEXT_LENGTH], high if is_bound else high[:TEXT_LENGTH] + LAST_CODE_POINT
         # This case comes before date, of which datetime is a subclass.
         case dt.datetime(), dt.datetime():
-            return _instant(low), _instant(high)
+            return _instant(low), _instant(high + UP_TO_MILLISECOND)
         case dt.date(), dt.date():
             return low.isoformat(), high.isoformat()
         # JSON readers may read numbers as doubles, and a bound that is rounded the wrong way would exclude
@@ -151,5 +155,7 @@ def _is_short(number: Decimal) -> bool:
 
 
 def _instant(value: dt.datetime) -> str:
-    text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+    # With spark.sql.legacy.timeParserPolicy=LEGACY, Spark takes all digits after the point for milliseconds.
+    # It would read .123456 as two minutes, and skip files that have the requested rows.
+    text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
     return text if value.tzinfo is None else text + "Z"

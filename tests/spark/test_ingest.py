@@ -254,6 +254,16 @@ def test_both_lanes_write_extreme_values_alike(lanes: Lanes) -> None:
         lanes.assert_equal("spark", "direct")
 
 
+def test_readers_with_the_parser_of_spark_2_find_all_rows(lanes: Lanes) -> None:
+    """That parser takes all digits after the point for milliseconds, also in the statistics of a file."""
+    lanes.run("direct", "direct")
+    lanes.journals.append("a", json.dumps(event(100) | {"at": "2026-04-01T00:00:00.5Z"}).encode() + b"\n")
+    lanes.run("direct", "direct")
+    with session_settings(lanes.spark, {"spark.sql.legacy.timeParserPolicy": "LEGACY"}):
+        found = lanes.table("direct").where("at > '2026-04-01T00:00:00Z' AND at < '2026-04-01T00:00:01Z'")
+        assert [row.id for row in found.collect()] == [100]
+
+
 STEPS = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
 
 

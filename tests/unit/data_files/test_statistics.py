@@ -116,6 +116,17 @@ def test_what_delta_orders_otherwise_has_no_bounds(tmp_path: Path) -> None:
     assert written(rows[:1], tmp_path, 1)["maxValues"] == {"number": 1.5, "price": 1.5}
 
 
+def test_times_have_milliseconds_and_are_rounded_outwards(tmp_path: Path) -> None:
+    """Delta's protocol has no more digits, and Spark's parser of version 2 misreads them."""
+    at = dt.datetime.fromisoformat("2026-01-02T03:04:05.678901")
+    row = dict.fromkeys(SCHEMA.names) | {"at": at.replace(tzinfo=dt.UTC), "local": at}
+    found = written([row], tmp_path, 1)
+    assert found["minValues"] == {"at": "2026-01-02T03:04:05.678Z", "local": "2026-01-02T03:04:05.678"}
+    assert found["maxValues"] == {"at": "2026-01-02T03:04:05.679Z", "local": "2026-01-02T03:04:05.679"}
+    last = at.replace(year=9999, month=12, day=31, hour=23, minute=59, second=59, microsecond=999999)
+    assert "local" not in written([row | {"local": last}], tmp_path, 1)["maxValues"]
+
+
 def test_only_the_first_leaves_are_spoken_of(tmp_path: Path) -> None:
     """A table property limits how many leaf columns have statistics."""
     rows = [dict.fromkeys(SCHEMA.names) | {"whole": 3, "text": "x"}]
