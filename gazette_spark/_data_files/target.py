@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
 
 from gazette_spark._options.table import TARGET_OPTION
-from gazette_spark.errors import OptionError
+from gazette_spark.errors import OptionError, TableRefusedError
 from gazette_spark.strict_json import parse_json
 
 FILES_SCHEMA = StructType(
@@ -152,6 +155,29 @@ class FileTarget:
     def is_local(self) -> bool:
         """Whether the table is in a directory."""
         return "://" not in self.location
+
+
+def check_files(table: str, directory: str, files: Iterable[Any]) -> None:
+    """Refuse data files that are not in a table's directory on this machine, before it commits their names.
+
+    Args:
+        table: Name of the table in errors.
+        directory: Where the table's files are, as a local path.
+        files: Rows of ``FILES_SCHEMA``.
+
+    Raises:
+        TableRefusedError: a task on another machine has written a file to that machine's own disk.
+    """
+    # A path without a scheme is a directory of each machine, even if Spark's default file system is another
+    # one. Unless the machines share the directory, no reader would find rows that the ledger counts.
+    for file in files:
+        if not Path(directory, file.path).is_file():
+            problem = (
+                f"a task has written {file.path}, which is not in {directory} on the driver's machine "
+                f"({socket.gethostname()}). Nothing was committed. Put the table into a directory that all "
+                "machines share, or into an object store, and name it with its scheme"
+            )
+            raise TableRefusedError(table, problem)
 
 
 def checked_storage_options(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, Row
 
-from gazette_spark._data_files.target import checked_storage_options
+from gazette_spark._data_files.target import check_files, checked_storage_options
 from gazette_spark._delta.delta_table import APP_ID_PREFIX
 from gazette_spark._delta.features import refused_by_direct_lane, writer_features
 from gazette_spark._frames import deltalake_text
@@ -243,7 +243,8 @@ class FileCommits:
             entry: Ledger entry of the rows in the files.
 
         Raises:
-            TableRefusedError: the log cannot be written, for example because the disk is full.
+            TableRefusedError: a file is on another machine's disk, or the log cannot be written, for example
+                because the disk is full.
         """
         from deltalake.exceptions import CommitFailedError, DeltaError
         from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
@@ -254,6 +255,8 @@ class FileCommits:
         # process them.
         actions: list[AddAction | RemoveAction] = [
             AddAction(
+        if "://" not in self.location:
+            check_files(self.table, self.location, files)
                 path=row.path,
                 size=row.size,
                 partition_values=row.partition_values,

@@ -66,6 +66,7 @@ from gazette_spark._delta.schema_fit import Rules, Unfit, bare, fit
 from gazette_spark._iceberg.columns import (
     has_required_inside,
     iceberg_schema,
+    check_files,
     partition_spec,
     partition_texts,
     spark_schema,
@@ -285,7 +286,8 @@ class IcebergTable:
             The conflict, or an error that does not reveal whether the commit succeeded.
 
         Raises:
-            TableRefusedError: the catalog refuses the commit for another reason.
+            TableRefusedError: a file is on another machine's disk, or the catalog refuses the commit for
+                another reason.
         """
         table, newest = self._opened()
         # If two threads share this object, the other one may have read the ledger, decided and committed in
@@ -293,6 +295,8 @@ class IcebergTable:
         if entry.parent != newest:
             return CommitFailedException(f"the entry follows {entry.parent}, but the newest one is {newest}")
         with iceberg_errors(self.name):
+        if (directory := local_path(_data_location(table))) is not None:
+            check_files(self.name, directory, files)
             transaction = _Transaction(table)
             # Add columns only in a commit with rows. Otherwise a pin would add columns for a query that may
             # never write rows.

@@ -152,6 +152,17 @@ def test_files_entry_and_number_are_one_commit(table: Path) -> None:
 
 
 def test_of_two_that_decided_on_one_snapshot_one_commits(table: Path) -> None:
+def test_files_of_another_machine_are_not_committed(table: Path) -> None:
+    """A task writes to a directory of that name on its own machine, where no reader finds the file."""
+    ours = commits(table)
+    ours.open()
+    (file,) = Told(table, 1).collect()
+    (table / file.path).unlink()
+    with pytest.raises(TableRefusedError, match=r"has written part-1\.parquet, .* Nothing was committed"):
+        ours.commit_files([file], entry(1))
+    assert numbers(table) == []
+
+
     first, second = commits(table), commits(table)
     for each in (first, second):
         each.open()
