@@ -49,7 +49,12 @@ try:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
+    from pyiceberg.table.update import (
+        AddSnapshotUpdate,
+        AssertCurrentSchemaId,
+        AssertDefaultSpecId,
+        AssertTableUUID,
+    )
     from pyiceberg.transforms import UnknownTransform
 except ModuleNotFoundError:
     raise MissingPackageError("Iceberg tables need pyiceberg", "gazette-spark[iceberg]") from None
@@ -61,12 +66,12 @@ from gazette_spark._data_files.target import (
     CredentialIssuer,
     FileTarget,
     IcebergLayout,
+    check_files,
 )
 from gazette_spark._delta.schema_fit import Rules, Unfit, bare, fit
 from gazette_spark._iceberg.columns import (
     has_required_inside,
     iceberg_schema,
-    check_files,
     partition_spec,
     partition_texts,
     spark_schema,
@@ -290,13 +295,13 @@ class IcebergTable:
                 another reason.
         """
         table, newest = self._opened()
+        if (directory := local_path(_data_location(table))) is not None:
+            check_files(self.name, directory, files)
         # If two threads share this object, the other one may have read the ledger, decided and committed in
         # between. On its version, the catalog would accept both commits.
         if entry.parent != newest:
             return CommitFailedException(f"the entry follows {entry.parent}, but the newest one is {newest}")
         with iceberg_errors(self.name):
-        if (directory := local_path(_data_location(table))) is not None:
-            check_files(self.name, directory, files)
             transaction = _Transaction(table)
             # Add columns only in a commit with rows. Otherwise a pin would add columns for a query that may
             # never write rows.
@@ -309,6 +314,7 @@ class IcebergTable:
             with updates.merge_append() if merges else updates.fast_append() as snapshot:
                 for row in files:
                     snapshot.append_data_file(_data_file(row, transaction, _data_location(table)))
+            transaction.date_after(table.metadata.last_updated_ms)
             made = transaction.table_metadata.snapshot_by_id(snapshot.snapshot_id)
             assert made is not None
             # The property is set in the commit of the snapshot that it names, so either both exist or
@@ -451,6 +457,22 @@ class _Transaction(Transaction):
         if self._applied is not self._updates:
             self._applied, self._metadata = self._updates, super().table_metadata
         return self._metadata
+
+    def date_after(self, time_ms: int) -> None:
+        """Give the new snapshot a time after another one, even if this machine's clock is behind it."""
+        # pyiceberg takes this machine's time. Iceberg for Java, Go and Rust cannot load a table whose
+        # snapshots go back in time by more than a minute. The time may not be the same either: pyiceberg
+        # would give the metadata this machine's time instead.
+        self._updates = tuple(
+            AddSnapshotUpdate(
+                snapshot=update.snapshot.model_copy(
+                    update={"timestamp_ms": max(update.snapshot.timestamp_ms, time_ms + 1)}
+                )
+            )
+            if isinstance(update, AddSnapshotUpdate)
+            else update
+            for update in self._updates
+        )
 
 
 def refusal(table: Table) -> str | None:

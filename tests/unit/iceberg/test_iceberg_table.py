@@ -13,10 +13,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -324,6 +326,23 @@ def test_a_catalog_that_forbids_the_commit_is_asked_once(
 
 
 # Changes by other writers
+
+
+def test_a_clock_that_goes_back_leaves_a_table_that_others_can_read(
+    stream: IcebergStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iceberg for Java refuses a table whose snapshots go back in time by more than a minute."""
+    behind = SimpleNamespace(time=lambda: time.time() - 3600)
+    monkeypatch.setattr("pyiceberg.table.snapshots.time", behind)
+    stream.run(2, 10, 20)
+    stream.run(3, 20, 21)
+    metadata = stream.load().metadata
+    snapshots = [logged.timestamp_ms for logged in metadata.snapshot_log]
+    assert snapshots == sorted(snapshots)
+    versions = [*(logged.timestamp_ms for logged in metadata.metadata_log), metadata.last_updated_ms]
+    assert versions == sorted(versions)
+    assert metadata.last_updated_ms == snapshots[-1]
+    assert stream.contents() == {"a": [*range(5, 21)]}
 
 
 def test_a_rollback_takes_the_position_back(stream: IcebergStream) -> None:
