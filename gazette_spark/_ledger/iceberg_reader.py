@@ -513,7 +513,9 @@ def last_rows(
     ]
     if not parts:
         return []
-    merged = pa.concat_tables(parts).group_by(journal)
+    # pyiceberg returns texts in the Arrow type of their file, and in another one if the file lacks the
+    # column.
+    merged = pa.concat_tables(parts, promote_options="permissive").group_by(journal)
     sums = merged.aggregate([("count_all", "sum"), *((f"{column}_max", "max") for column in columns)])
     return [
         (row[journal], row["count_all_sum"], row[f"{offset}_max_max"], row.get(f"{end}_max_max"))

@@ -213,3 +213,15 @@ def test_a_ledger_begins_on_a_table_with_rows(stream: IcebergStream) -> None:
     late.run(0, 160, 160, journal=JOURNAL)
     write(late, 1, 160, 240)
     assert late.load().scan().to_arrow().num_rows == 30
+
+
+@pytest.mark.usefixtures("catalog")
+def test_rows_of_other_programs_are_read_in_any_arrow_type() -> None:
+    """The type of a text is that of its file: polars and pandas write large texts, tasks small ones."""
+    schema = StructType().add("_journal", StringType()).add("_offset", LongType())
+    stream = IcebergStream({}, schema=schema.add("_end_offset", LongType()))
+    stream.table.prepare(stream.schema)
+    for kind, offset in ((pa.string(), 0), (pa.large_string(), 7)):
+        names = pa.array(["a"], kind)
+        stream.load().append(pa.table({"_journal": names, "_offset": [offset], "_end_offset": [offset + 7]}))
+    assert rows_end("http://127.0.0.1:1") == JournalOffsets({"a": 14})
