@@ -68,6 +68,10 @@ def _column_refusal(kind: Any, *, top: bool = False) -> str | None:  # noqa: ANN
         return "it has a column of type variant" if kind == "variant" else None
     inner = [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
     reasons = [_column_refusal(column) for column in inner]
+    # Neither tasks nor Delta look for nulls there, but Spark's lane does.
+    for key, parts in (("containsNull", "elements of an array"), ("valueContainsNull", "values of a map")):
+        if kind.get(key) is False:
+            reasons.append(f"it has {parts} that are NOT NULL")
     for column in kind.get("fields", ()):
         for key in column.get("metadata") or {}:
             # An identity column has several keys, one for each setting of its sequence.
@@ -251,12 +255,12 @@ class FileCommits:
 
         snapshot = self._snapshot
         assert snapshot is not None
+        if "://" not in self.location:
+            check_files(self.table, self.location, files)
         # data_change marks the rows as new, unlike those of a compaction, so that streams that read the table
         # process them.
         actions: list[AddAction | RemoveAction] = [
             AddAction(
-        if "://" not in self.location:
-            check_files(self.table, self.location, files)
                 path=row.path,
                 size=row.size,
                 partition_values=row.partition_values,

@@ -40,6 +40,9 @@ def struct(*fields: dict[str, Any]) -> dict[str, Any]:
     return {"type": "struct", "fields": list(fields)}
 
 
+FILLED_MAP = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": False}
+
+
 @pytest.mark.parametrize(
     ("features", "configuration", "columns", "reason"),
     [
@@ -69,6 +72,18 @@ def struct(*fields: dict[str, Any]) -> dict[str, Any]:
             {},
             [column("s", {"type": "map", "keyType": "string", "valueType": struct(column(kind="variant"))})],
             "it has a column of type variant",
+        ),
+        (
+            set(),
+            {},
+            [column("s", {"type": "array", "elementType": "long", "containsNull": False})],
+            "it has elements of an array that are NOT NULL",
+        ),
+        (
+            set(),
+            {},
+            [column("s", struct(column("m", FILLED_MAP)))],
+            "it has values of a map that are NOT NULL",
         ),
     ],
 )
@@ -137,6 +152,17 @@ def numbers(table: Path) -> list[int]:
     return sorted(found)
 
 
+def test_files_of_another_machine_are_not_committed(table: Path) -> None:
+    """A task writes to a directory of that name on its own machine, where no reader finds the file."""
+    ours = commits(table)
+    ours.open()
+    (file,) = Told(table, 1).collect()
+    (table / file.path).unlink()
+    with pytest.raises(TableRefusedError, match=r"has written part-1\.parquet, .* Nothing was committed"):
+        ours.commit_files([file], entry(1))
+    assert numbers(table) == []
+
+
 def test_files_entry_and_number_are_one_commit(table: Path) -> None:
     ours = commits(table)
     for number in (1, 2):
@@ -152,17 +178,6 @@ def test_files_entry_and_number_are_one_commit(table: Path) -> None:
 
 
 def test_of_two_that_decided_on_one_snapshot_one_commits(table: Path) -> None:
-def test_files_of_another_machine_are_not_committed(table: Path) -> None:
-    """A task writes to a directory of that name on its own machine, where no reader finds the file."""
-    ours = commits(table)
-    ours.open()
-    (file,) = Told(table, 1).collect()
-    (table / file.path).unlink()
-    with pytest.raises(TableRefusedError, match=r"has written part-1\.parquet, .* Nothing was committed"):
-        ours.commit_files([file], entry(1))
-    assert numbers(table) == []
-
-
     first, second = commits(table), commits(table)
     for each in (first, second):
         each.open()
