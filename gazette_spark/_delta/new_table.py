@@ -77,8 +77,10 @@ class NewTable:
         """
         schema = self.parsed(spark)
         if schema is None:
-            columns = [StructField(column.name, column.dataType, metadata=column.metadata) for column in rows]
-            schema = StructType(columns)
+            # This includes fields within columns, because Spark says of each literal in a struct that it is
+            # never null. Delta makes no array of such structs, and to it, the fields of a null struct are
+            # null.
+            schema = rows.toNullable()
         self._check_columns(schema)
         return schema
 
