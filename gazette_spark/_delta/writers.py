@@ -403,7 +403,9 @@ def check_keys_once(rows: DataFrame, table: str, entry: LedgerEntry, upsert: Ups
     if not {key.lower() for key in upsert.keys} <= names.keys():
         return  # The column is missing; fitting the rows to the table reports that.
     keys = [_column(names[key.lower()]) for key in upsert.keys]
-    twice = rows.groupBy(*keys).agg(F.count(F.lit(1)).alias("copies")).where("copies > 1").limit(1).collect()
+    copies = free_name("copies", upsert.keys)
+    counted = rows.groupBy(*keys).agg(F.count(F.lit(1)).alias(copies))
+    twice = counted.where(_column(copies) > 1).limit(1).collect()
     if twice:
         *values, number = twice[0]
         shown = ", ".join(f"{name}={value!r}" for name, value in zip(upsert.keys, values, strict=True))

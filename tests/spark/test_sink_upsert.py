@@ -431,3 +431,14 @@ def fill_randomly(table: Keyed) -> dict[tuple[str, int], tuple[Any, ...]]:
             last[key] = max(last.get(key, row), row, key=lambda each: each[3])
         table.bring(*batch)
     return last
+
+
+def test_a_key_may_have_the_name_of_the_count(spark: SparkSession, tmp_path: Path) -> None:
+    """The rows of each key are counted before the first batch is merged into a table with other rows."""
+    where = str(tmp_path / "table")
+    spark.sql(f"CREATE TABLE delta.`{where}` (Copies INT, n INT) USING delta").collect()
+    upsert = Upsert(["copies"], leave_out=["_journal", "_offset"])
+    schema = "copies INT, n INT, _journal STRING, _offset BIGINT"
+    table = Keyed(spark, DeltaSink(APP_ID, path=where, upsert=upsert), schema)
+    table.bring((1, 2, "x", 1))
+    assert table.rows() == [(1, 2)]
