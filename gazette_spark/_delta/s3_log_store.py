@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
+from gazette_spark._delta.files import is_classic
 from gazette_spark.errors import OptionError, TableRefusedError
 
 LOG_STORE = "gazette.spark.ConditionalS3LogStore"
@@ -65,13 +66,21 @@ def check_log_store(spark: SparkSession, location: str, table: str) -> None:
         return
     # The class decides, because there is no call that shows whether a log store puts conditionally. A class
     # that is not listed may be just as good, but is refused, because a lost commit is silent (decision 0041).
-    log_store = spark.conf.get(setting_of(scheme), None)
+    key = setting_of(scheme)
+    if is_classic(spark):
+        # Delta takes its log store from the settings with which the application was started. A builder that
+        # finds a running session, or spark.conf.set, changes only the session's settings: they would look
+        # right here, and Delta would go on with its own log store.
+        log_store = spark.sparkContext.getConf().get(key)
+    else:
+        log_store = spark.conf.get(key, None)  # A client of Spark Connect sees no others.
     if log_store in SAFE:
         return
     problem = (
         f"two drivers could commit the same version of it: the log store for {scheme}:// is "
-        f"{log_store or 'the default of Delta, which has no conditional puts'}. Start the session with the "
-        "settings that gazette_spark.s3_log_store() returns, or with S3DynamoDBLogStore; or, if no other "
-        "program ever writes the table, give the sink allow_single_driver=True"
+        f"{log_store or 'the default of Delta, which has no conditional puts'}. Start the "
+        "application with the settings that gazette_spark.s3_log_store() returns, or with S3DynamoDBLogStore "
+        "(in a running session they have no effect); or, if no other program ever writes the table, give the "
+        "sink allow_single_driver=True"
     )
     raise TableRefusedError(table, problem)

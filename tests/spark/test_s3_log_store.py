@@ -16,7 +16,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from gazette_spark._delta.s3_log_store import JAR, LOG_STORE
+from gazette_spark._delta.s3_log_store import JAR, LOG_STORE, check_log_store, setting_of
+from gazette_spark.errors import TableRefusedError
 from tests.rig.class_archive import spark_home
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,18 @@ def disassembled(classes: Path) -> str:
     command = ["javap", "-c", "-p", "-cp", str(classes), LOG_STORE]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     return re.sub(r"#\d+", "", shown)
+
+
+def test_settings_of_a_running_session_do_not_count(spark: SparkSession) -> None:
+    """Delta takes its log store from the settings with which the application was started."""
+    key = setting_of("s3n")
+    session = SparkSession.builder.config(key, LOG_STORE).getOrCreate()
+    try:
+        assert session.conf.get(key) == LOG_STORE
+        with pytest.raises(TableRefusedError, match="the log store for s3n:// is the default of Delta"):
+            check_log_store(session, "s3n://lake/orders", "orders")
+    finally:
+        session.conf.unset(key)
 
 
 def jar_of(spark: SparkSession, name: str) -> str:

@@ -41,7 +41,10 @@ def checked(location: str, settings: dict[str, str]) -> None:
     ],
 )
 def test_several_drivers_may_write(location: str, settings: dict[str, str]) -> None:
-    """Delta's log stores for other file systems are safe, as are two for S3 and Databricks' service."""
+    """Two log stores for S3 are safe, as are Databricks' service and Delta's log stores for other clouds.
+
+    A directory is accepted, although two processes must not write a table there (README.md).
+    """
     checked(location, settings)
 
 
