@@ -7,7 +7,9 @@ long.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +260,22 @@ def test_a_restored_table_does_not_double_its_dead_letters(tables: TwoTables) ->
     tables.assert_parted(30)
     raw = {row.reason.split()[1]: bytes(row.raw)[:9] for row in tables.letters() if row.offset < 10}
     assert raw == {"not": b"{0", "Name": b'{"_journa', "small": b'{"_journa'}
+
+
+def test_copies_go_on_without_the_originals(tables: TwoTables, tmp_path: Path) -> None:
+    """A copied table names the dead letters of the original, which it neither waits for nor writes to."""
+    tables.write(0, 10)
+    twin = copy(tables)
+    twin.table, twin.dead = tmp_path / "twin", tmp_path / "twin's dead letters"
+    shutil.copytree(tables.table, twin.table)
+    shutil.copytree(tables.dead, twin.dead)
+    tables.write(10, 20)
+    before = tables.dead_ledger()
+    twin.write(10, 15)
+    assert tables.dead_ledger() == before
+    twin.assert_parted(15)
+    tables.write(20, 30)
+    tables.assert_parted(30)
 
 
 def test_a_row_that_takes_another_away_need_not_fit(tables: TwoTables) -> None:
