@@ -76,7 +76,7 @@ from gazette_spark._delta.new_table import NewTable
 from gazette_spark._delta.preflight import check_delta, check_workers, gazette_options
 from gazette_spark._delta.row_steps import TableLayout, fit_columns
 from gazette_spark._delta.schema_fit import Unfit
-from gazette_spark._delta.session import current_catalog, session_or_active, use_catalog
+from gazette_spark._delta.session import current_catalog, session_or_active, use_catalog_in_batch
 from gazette_spark._delta.small_files import compact, compaction_due
 from gazette_spark._delta.start_checks import (
     check_alone,
@@ -549,7 +549,8 @@ class DeltaSink:
         # Spark runs the batches of a query in a copy of its session. Their table must be the one that start()
         # has checked.
         if self._catalog is not None:
-            use_catalog(spark, *self._catalog)
+            has_paths = self._target.path is not None and (self._letters is None or self._letters.has_path)
+            use_catalog_in_batch(spark, *self._catalog, has_names=not has_paths)
         with self._turn:
             run_id = query and str(query.runId())
             # A program may pass one sink to foreachBatch in several runs. A run of start() has its own copy,

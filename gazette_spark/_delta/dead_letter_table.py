@@ -113,6 +113,11 @@ class DeadLetterTable:
         """Name of the table in SQL and in errors."""
         return self._target.name
 
+    @property
+    def has_path(self) -> bool:
+        """Whether the table is named by its directory, and not by a name in a catalog."""
+        return self._target.path is not None
+
     def check(self, spark: SparkSession, checkpoint: str | None, schema: StructType) -> None:
         """Refuse rows that cannot be split, before the first batch.
 
@@ -276,11 +281,6 @@ def close_letters(
     name = newest.dead_letters if newest else None
     if newest is None or name is None or (letters is not None and name == letters.name):
         return True
-    target = DeltaTable.named(name)
-    dead = target.ledger(spark, newest.app_id + APP_ID_SUFFIX)
-    about = dead_batch(write.entry, name)
-    entry = closing_entry(dead, newest, write.entry, uuid.uuid4().hex)
-    if entry is None:
     # If both tables were copied or moved together, the main table still names the dead letters of the
     # original, which another query may write. Attempts are unique, so a table with the named entry is a copy
     # of those. Its new name causes a fence of the main table, after which no other writer of it can commit.
@@ -292,6 +292,11 @@ def close_letters(
         and newest.dead_attempt in (own.entry.attempt, own.previous)
     ):
         return True
+    target = DeltaTable.named(name)
+    dead = target.ledger(spark, newest.app_id + APP_ID_SUFFIX)
+    about = dead_batch(write.entry, name)
+    entry = closing_entry(dead, newest, write.entry, uuid.uuid4().hex)
+    if entry is None:
         return True  # The table no longer exists, so no writer can be ahead in it.
     check_ledger(dead, about)
     # There may be dead letters of bytes beyond the main table's end. This sink does not read that table, so

@@ -61,8 +61,25 @@ def use_catalog(copy: SparkSession, catalog: str, schema: str) -> None:
     """
     if copy.catalog.currentCatalog() != catalog:
         copy.catalog.setCurrentCatalog(catalog)
-        if schema:
-            copy.catalog.setCurrentDatabase(schema)
+    # Spark copies the current schema of its own catalog only. If another catalog is the default one, a copy
+    # begins in that catalog's default schema.
+    if schema and copy.catalog.currentDatabase() != schema:
+        copy.catalog.setCurrentDatabase(schema)
+
+
+def use_catalog_in_batch(spark: SparkSession, catalog: str, schema: str, *, has_names: bool) -> None:
+    """Make the session of a batch look up names where the session did in which its query was started.
+
+    Args:
+        spark: The session of the batch.
+        catalog: Catalog of the session at the start.
+        schema: Schema of the session at the start.
+        has_names: Whether the batch looks up the name of a table.
+    """
+    # Classic Spark runs batches in a copy of the session. Spark Connect up to 4.2 runs them in the program's
+    # own session, where another catalog would also be that of the program's next statement.
+    if has_names or is_classic(spark):
+        use_catalog(spark, catalog, schema)
 
 
 @contextmanager

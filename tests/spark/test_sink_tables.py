@@ -184,6 +184,25 @@ def test_a_table_that_the_catalog_has_forgotten_is_continued(spark: SparkSession
         spark.sql("DROP DATABASE forgotten CASCADE")
 
 
+def test_a_copy_of_a_session_is_in_the_schema_of_the_session(spark: SparkSession) -> None:
+    """Spark copies the current schema of its own catalog only."""
+    name = "spark.sql.catalog.elsewhere"
+    settings = {
+        name: "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+        f"{name}.url": "jdbc:derby:memory:elsewhere;create=true",
+        f"{name}.driver": "org.apache.derby.jdbc.EmbeddedDriver",
+        "spark.sql.defaultCatalog": "elsewhere",
+    }
+    with conf_set(spark, settings):
+        spark.catalog.setCurrentCatalog("elsewhere")
+        try:
+            spark.catalog.setCurrentDatabase("SYS")  # A schema that each database of Derby has.
+            with private_session(spark, {}) as copy:
+                assert current_catalog(copy) == ("elsewhere", "SYS")
+        finally:
+            spark.catalog.setCurrentCatalog("spark_catalog")
+
+
 def test_batches_look_up_the_table_in_the_catalog_of_the_start(stream: FileStream) -> None:
     """Spark runs them in a session whose current catalog is the default one, where they made a table."""
     spark, name = stream.spark, "spark.sql.catalog.elsewhere"

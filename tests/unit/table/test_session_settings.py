@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gazette_spark._delta.session import session_settings
+from gazette_spark._delta.session import session_settings, use_catalog_in_batch
 
 KEY = "parquet.enable.dictionary#value"
 CHANGED = {KEY: "false"}
@@ -39,3 +39,34 @@ def test_a_value_that_the_program_sets_in_the_meantime_stays() -> None:
     with session_settings(session(values), CHANGED):
         values[KEY] = "true"
     assert values == {KEY: "true"}
+
+
+class Names:
+    """The catalog of a session without a server."""
+
+    def __init__(self) -> None:
+        self.now = "dev", "test"
+
+    def currentCatalog(self) -> str:  # noqa: N802 - Spark's names.
+        return self.now[0]
+
+    def currentDatabase(self) -> str:  # noqa: N802
+        return self.now[1]
+
+    def setCurrentCatalog(self, name: str) -> None:  # noqa: N802
+        self.now = name, "default"
+
+    def setCurrentDatabase(self, name: str) -> None:  # noqa: N802
+        self.now = self.now[0], name
+
+
+@pytest.mark.parametrize("is_classic", [True, False])
+@pytest.mark.parametrize("has_names", [True, False])
+def test_a_batch_moves_the_programs_own_session_only_for_the_name_of_a_table(
+    is_classic: bool, has_names: bool
+) -> None:
+    """Spark Connect runs batches in the program's session, where it may have gone on in another catalog."""
+    names = Names()
+    batch: Any = SimpleNamespace(catalog=names, _jsparkSession=object() if is_classic else None)
+    use_catalog_in_batch(batch, "lake", "shop", has_names=has_names)
+    assert names.now == (("lake", "shop") if is_classic or has_names else ("dev", "test"))
