@@ -40,7 +40,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -546,8 +546,7 @@ class DeltaSink:
         if query_id := running_query_id(spark):
             queries = spark._jsparkSession.sharedState().activeStreamingQueries()
             query = queries.get(java_class(spark, "java.util.UUID").fromString(query_id))
-        # Spark runs the batches of a query in a copy of its session. Their table must be the one that start()
-        # has checked.
+        # The table must be the one that start() has checked, wherever Spark runs the batch.
         if self._catalog is not None:
             has_paths = self._target.path is not None and (self._letters is None or self._letters.has_path)
             use_catalog_in_batch(spark, *self._catalog, has_names=not has_paths)
@@ -822,8 +821,11 @@ class DeltaSink:
             places = {
                 "the table": self._target.path or self._target.location,
                 "the query checkpoint": self._checkpoint,  # A task writes the query's state there.
-                "Spark's scratch files": spark.conf.get("spark.local.dir", None) or gettempdir(),
             }
+            # To find its temporary directory, Python writes a file. If all disks are full, that fails, and
+            # its error would replace the batch's.
+            with suppress(OSError):
+                places["Spark's scratch files"] = spark.conf.get("spark.local.dir", None) or gettempdir()
             if problem := without_space(spark, str(error), places):
                 raise NoSpaceError(self._target.name, self.app_id, batch_id, problem) from error
             raise

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from gazette_spark._delta.upsert import Upsert
 from gazette_spark._ledger.entry import SHOWN_RANGES, SkippedGap, ranges_text
-from gazette_spark.errors import OptionError
+from gazette_spark.errors import NoSpaceError, OptionError
 from gazette_spark.sink import DeltaSink, check_output_mode
 
 if TYPE_CHECKING:
@@ -69,3 +70,18 @@ def test_output_modes_that_repeat_rows_need_keys() -> None:
             check_output_mode(mode, None)
     with pytest.raises(OptionError, match=r"outputMode.*'often'"):
         check_output_mode("often", None)
+
+
+def test_a_full_disk_is_named_even_if_there_is_no_temporary_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python tries to write a file there. Its own error must not hide that of the batch."""
+
+    def no_directory() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("gazette_spark.sink.gettempdir", no_directory)
+    session: Any = SimpleNamespace(conf={})
+    sink = DeltaSink("orders", path="/table", checkpoint="/checkpoint")
+    with pytest.raises(NoSpaceError, match="No space left"), sink._named_full_disk(session, 3):
+        raise OSError("No space left on device")
