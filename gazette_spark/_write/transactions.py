@@ -115,7 +115,9 @@ class TransactionRecord:
             TransactionError: it is not a record, or has a later form.
         """
         try:
-            value = parse_json(line)
+            # A record has an intent for each task and journal, so it may exceed the usual limit. If it was
+            # appended, it has to be readable.
+            value = parse_json(line, max_bytes=len(line))
         except JsonError:
             value = None
         if isinstance(value, dict) and value.get("format_version", 0) != FORMAT_VERSION:

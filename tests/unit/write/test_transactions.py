@@ -15,6 +15,7 @@ from gazette_spark._write.transactions import (
     decide,
 )
 from gazette_spark.errors import TransactionError
+from gazette_spark.strict_json import MAX_BYTES
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "transactions" / "record_v1.json"
 
@@ -172,6 +173,12 @@ BROKEN = {
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
     with pytest.raises(TransactionError, match=r"'acme/txn': its newest record cannot be read.*Nobody else"):
         TransactionRecord.from_json(line, "acme/txn")
+
+
+def test_a_record_of_any_length_is_read_again() -> None:
+    """Many tasks that write to many journals leave more intents than other JSON may have bytes."""
+    record = TransactionRecord("q1", 7, "run-a", {"log/a": bytes(MAX_BYTES)}, rows=3)
+    assert TransactionRecord.from_json(record.to_json()) == record
 
 
 def test_a_later_form_is_not_guessed_at() -> None:
