@@ -241,6 +241,13 @@ def put_first_commit(source: Path, directory: Path) -> None:
         os.link(source / "_delta_log" / FIRST_COMMIT, log / FIRST_COMMIT)
 
 
+def names_in(spark: SparkSession, path: str) -> list[str]:
+    """Return the names in a directory; none if it does not exist. Requires a classic session."""
+    files, directory = _file_system(spark, path)
+    statuses = files.listStatus(directory) if files.exists(directory) else []
+    return [str(status.getPath().getName()) for status in statuses]
+
+
 def delete_directory(spark: SparkSession, path: str) -> None:
     """Delete a directory and its contents, if it exists. Requires a classic session."""
     files, directory = _file_system(spark, path)

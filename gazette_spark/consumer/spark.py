@@ -50,9 +50,9 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark._delta.delta_table import DeltaTable
-from gazette_spark._delta.files import clear_unfinished, delete_directory
+from gazette_spark._delta.files import clear_unfinished, delete_directory, names_in
 from gazette_spark._delta.new_table import NewTable
-from gazette_spark._delta.session import session_settings
+from gazette_spark._delta.session import current_catalog, session_settings, use_catalog
 from gazette_spark._delta.small_files import compact
 from gazette_spark._delta.upsert import LISTED_KEYS, PRECISE, RepeatableUpsert, keys_condition
 from gazette_spark._options.write import WriteOptions, parse_write_options
@@ -277,6 +277,9 @@ MAX_BATCH_BYTES = 64 << 20
 READS_PER_CORE = 4
 """Maximum number of tasks for each core that read journals in a micro-batch."""
 
+HOST_DIRECTORY = "host-"
+"""Beginning of the names of the directories in which hosts keep their results."""
+
 LEAST_INTERVAL_MS = 1000
 """Default minimum milliseconds between two ticks. An idle tick costs two small files."""
 
@@ -359,7 +362,11 @@ class SparkHost:
         self._client = open_client(self._options)
         self._shards = SparkShards(f"{NAME_ROOT}/{name}/items", shards, self._client)
         self._driver = BatchDriver(self._shards, self._client, max_batch_bytes)
-        self._directory = f"{self._checkpoint}/consumer/{uuid.uuid4().hex}"
+        self._files = f"{self._checkpoint}/consumer"
+        """Where each host of this checkpoint has a directory for its results."""
+        self._directory = f"{self._files}/{HOST_DIRECTORY}{uuid.uuid4().hex}"
+        self._catalog: tuple[str, str] | None = None
+        """Catalog and schema in which :meth:`start` has opened the table."""
         self._drains = False
         self._started = False
 
@@ -388,8 +395,15 @@ class SparkHost:
             raise ClosedError("the host", "it has already been started: make another one")
         self._started = True
         try:
-            delete_directory(self._spark, f"{self._checkpoint}/consumer")
+            # Another host of this checkpoint may still run. It does not notice that files of its results are
+            # missing, and would commit the rest of them. Therefore delete what exists now, but only after the
+            # table was opened, which fences those hosts off. A host that starts later fences this one off
+            # before it makes a directory.
+            left = [name for name in names_in(self._spark, self._files) if name.startswith(HOST_DIRECTORY)]
+            self._catalog = current_catalog(self._spark)
             self._driver.open(self._engine(self._spark))
+            for name in left:
+                delete_directory(self._spark, f"{self._files}/{name}")
             self._drains = bool(trigger.get("availableNow"))
             root = f"{self._checkpoint}/query"
             clear_unfinished(self._spark, root)
@@ -418,6 +432,9 @@ class SparkHost:
 
     def _batch(self, ticks: DataFrame, _batch_id: int) -> None:
         """Run one transaction, or with ``availableNow`` all of them."""
+        # Spark runs batches in a copy of the session, which begins in the default catalog.
+        if self._catalog is not None:
+            use_catalog(ticks.sparkSession, *self._catalog)
         engine = self._engine(ticks.sparkSession)
         if self._drains:
             self._driver.drain(engine)

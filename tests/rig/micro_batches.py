@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -81,6 +82,20 @@ class KeyedWordCount(WordCount):
     def key_of(self, envelope: Envelope) -> str:
         assert isinstance(envelope.message, Document)
         return str(envelope.message.fields["text"])
+
+
+class Waiting(KeyedWordCount):
+    """Waits at a word until a file exists."""
+
+    def __init__(self, output: str, word: str, go: str) -> None:
+        super().__init__(output)
+        self.word, self.go = word, go
+
+    def refuses(self, word: str) -> bool:
+        deadline = time.monotonic() + 100
+        while word == self.word and not Path(self.go).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return super().refuses(word)
 
 
 class Refusing(WordCount):

@@ -16,18 +16,22 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import Client, LedgerEntry
 from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.session import current_catalog, session_settings
 from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.consumer import Application, ResolveArgs, SparkHost, shard_spec
 from gazette_spark.consumer import spark as spark_host
+from gazette_spark.consumer.batch_driver import BatchDriver
 from gazette_spark.consumer.micro_batch import STATE
+from gazette_spark.consumer.spark import SparkBatchEngine
 from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from tests.rig.brokers import BrokerHandle
 from tests.rig.messages import Document
-from tests.rig.micro_batches import KeyedWordCount, Refusing, WordCount, counted
-from tests.spark.test_sink_conflicts import held_up, wait_for
+from tests.rig.micro_batches import KeyedWordCount, Refusing, Waiting, WordCount, counted
+from tests.spark.test_sink_conflicts import conf_set, held_up, wait_for
+from tests.waiting import wait_until
 
 WAIT_S = 120
 LABELS = {"content-type": CONTENT_TYPE_NDJSON}
@@ -157,6 +161,95 @@ def test_a_transaction_that_died_is_whole_or_is_not(consumer: Consumer) -> None:
     consumer.drain(consumer.host(app, shard))
     assert consumer.state() == {"both": {"one": 1, "two": 3}}
     assert consumer.totals() == {("both", "one"): [1], ("both", "two"): [2, 3]}
+
+
+@pytest.mark.soak
+def test_a_start_deletes_only_the_files_of_hosts_that_it_has_fenced_off(consumer: Consumer) -> None:
+    """A table of states may even be beside them."""
+    app, shard = WordCount(consumer.name("out")), consumer.shard("on-a", "a")
+    files = consumer.root / "checkpoint" / "consumer"
+    earlier, later = files / "host-earlier", files / "host-later"
+    earlier.mkdir(parents=True)
+    seen = []
+
+    def opened() -> None:
+        seen.append(earlier.exists())
+        later.mkdir()
+
+    consumer.publish({"a": ["one"]})
+    with calling("micro_batch.opened", opened):
+        consumer.drain(consumer.host(app, shard, state=str(files / "state")))
+    assert seen == [True]
+    assert (earlier.exists(), later.exists()) == (False, True)
+    consumer.drain(consumer.host(app, shard, state=str(files / "state")))
+    assert consumer.totals() == {("on-a", "one"): [1]}
+
+
+@pytest.mark.soak
+def test_a_host_that_is_fenced_off_late_commits_all_or_nothing(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another host of the checkpoint starts when one of two tasks of a transaction has ended."""
+    spark, go = consumer.spark, consumer.root / "go"
+    rows = spark.range(-1, 100).selectExpr("if(id < 0, '', concat('w', id)) AS word")
+    placed = rows.selectExpr("word", "pmod(hash('both', word), 2) AS part").collect()
+    parts = {row.word: row.part for row in placed}
+    slow = next(word for word, part in parts.items() if word and part == parts[""])
+    fast = next(word for word, part in parts.items() if part != parts[""])
+    app, shard = Waiting(consumer.name("out"), slow, str(go)), consumer.shard("both", "a")
+    open_table = spark_host.StateTable.open
+
+    def open_late(self: spark_host.StateTable, session: SparkSession) -> Any:
+        go.touch()
+        wait_until("a commit", lambda: not query.isActive or bool(consumer.state()), WAIT_S)
+        return open_table(self, session)
+
+    with session_settings(spark, {"spark.sql.shuffle.partitions": "2"}):
+        query = consumer.host(app, shard).start(processingTime="200 milliseconds")
+        try:
+            consumer.publish({"a": [slow, fast]})
+            files = consumer.root / "checkpoint" / "consumer"
+            wait_until("the end of a task", lambda: any(files.glob("*/results/_temporary/0/task_*")), WAIT_S)
+            monkeypatch.setattr(spark_host.StateTable, "open", open_late)
+            consumer.drain(consumer.host(app, shard))
+        finally:
+            query.stop()
+    assert consumer.state() == {"both": {slow: 1, fast: 1}}
+
+
+@pytest.mark.soak
+def test_transactions_look_up_the_table_in_the_catalog_of_the_start(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark, name, seen = consumer.spark, "spark.sql.catalog.elsewhere", []
+
+    def transaction(_self: BatchDriver, engine: SparkBatchEngine, _journals: object = None) -> bool:
+        seen.append(current_catalog(engine.spark))
+        return False
+
+    # Only Spark's own catalog has Delta tables here.
+    monkeypatch.setattr(BatchDriver, "open", lambda *_: None)
+    monkeypatch.setattr(BatchDriver, "transaction", transaction)
+    settings = {
+        name: "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+        f"{name}.url": "jdbc:derby:memory:elsewhere;create=true",
+        f"{name}.driver": "org.apache.derby.jdbc.EmbeddedDriver",
+    }
+    with conf_set(spark, settings):
+        spark.catalog.setCurrentCatalog("elsewhere")
+        try:
+            host = SparkHost(
+                WordCount(consumer.name("out")),
+                spark,
+                [consumer.shard("on-a", "a")],
+                checkpoint=str(consumer.root / "checkpoint"),
+                table="words",
+                broker={"brokerAddress": consumer.endpoint},
+            )
+            consumer.drain(host)
+            assert set(seen) == {current_catalog(spark)}
+        finally:
+            spark.catalog.setCurrentCatalog("spark_catalog")
 
 
 @pytest.mark.soak
