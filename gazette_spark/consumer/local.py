@@ -466,25 +466,33 @@ class ShardFolders:
 
     def __init__(self, work_dir: str | Path | None) -> None:
         """Use a folder, or with None a temporary one, which :meth:`close` removes."""
-        self._path = Path(work_dir) if work_dir is not None else None
+        self._named = Path(work_dir) if work_dir is not None else None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._lock = threading.Lock()
 
     def open(self) -> None:
         """Make the folder."""
-        if self._path is None:
+        if self._named is not None:
+            self._named.mkdir(parents=True, exist_ok=True)
+        else:
             self._temporary = tempfile.TemporaryDirectory(
                 prefix="gazette-spark-shards-", ignore_cleanup_errors=True
             )
-            self._path = Path(self._temporary.name)
-        self._path.mkdir(parents=True, exist_ok=True)
 
     def new(self, shard_id: str) -> Path:
         """Return an empty folder for an assignment of a shard."""
-        assert self._path is not None
+        with self._lock:
+            # Systems delete what nobody has used in /tmp for days, such as the folder of a host without
+            # shards. A folder that the user names is not made again: its disk may not be mounted.
+            if self._temporary is not None and not Path(self._temporary.name).is_dir():
+                self._temporary.cleanup()
+                self.open()
+            parent = self._temporary.name if self._temporary is not None else self._named
+        assert parent is not None
         # Use a new name each time, because a killed process may have left files behind. An id may have more
         # bytes than the name of a folder.
         prefix = shard_id.replace("/", "_")[:FOLDER_ID_CHARS]
-        return Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=self._path))
+        return Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=parent))
 
     def close(self) -> None:
         """Remove the folder if it is temporary."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -610,3 +611,16 @@ def test_a_host_starts_once(rig: Rig) -> None:
         host.start()
     with pytest.raises(ClosedError, match="make another one"), host:
         pass
+
+
+def test_a_temporary_folder_that_the_system_deleted_is_made_again(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host without shards leaves its folder unused for days, and must still be able to take one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with LocalHost(rig.app, rig.client, name="test", restart=None) as host:
+        (folder,) = tmp_path.glob("gazette-spark-shards-*")
+        folder.rmdir()
+        assert host.apply([pc.ApplyRequest.Change(upsert=rig.spec())]).status == pc.OK
+        rig.publish("a")
+        rig.wait(host)
