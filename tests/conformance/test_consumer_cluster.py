@@ -22,7 +22,7 @@ import pytest
 from gazette_spark import Client
 from gazette_spark._server.topology import Member
 from gazette_spark.consumer import Shard, ShardServer, shard_spec
-from gazette_spark.consumer._cluster.etcd import EtcdClient
+from gazette_spark.consumer._cluster.etcd import EtcdClient, put
 from gazette_spark.consumer._cluster.host import ClusterHost, _Leading
 from gazette_spark.consumer._cluster.mirror import ClusterMirror
 from gazette_spark.consumer.client import ShardClient
@@ -158,6 +158,22 @@ def test_shards_are_spread_and_found_from_anywhere(rig: Rig) -> None:
     third = rig.add()
     rig.peers = [third]
     wait_until("it runs all", lambda: len(third.primaries()) == 3)
+
+
+def test_a_member_whose_watch_has_ended_finds_the_shards_of_others(rig: Rig) -> None:
+    """It has read all keys again, at a revision that the others see only with their next change."""
+    first, second = rig.add(), rig.add()
+    first.shards.apply([Change(upsert=spec) for spec in rig.specs(2)])
+    observer = Observer([rig.broker.etcd_url], rig.prefix)
+    wait_until("both run", lambda: observer.serves(2))
+    wait_until("one each", lambda: len(first.primaries()) == len(second.primaries()) == 1)
+    end = rig.publish("a")
+    with EtcdClient([rig.broker.etcd_url]) as etcd:
+        etcd.txn([], [put(f"/hints{rig.prefix}", b"of another application")])
+    assert first.host._mirror.wait_read(first.host._mirror.read_again(), 30)
+    (shard,) = second.primaries()
+    assert first.shards.stat(shard, {rig.journal: end}, timeout_s=10).read_through == {rig.journal: end}
+    observer.close()
 
 
 def test_a_leader_with_old_keys_assigns_no_shard_twice(rig: Rig) -> None:

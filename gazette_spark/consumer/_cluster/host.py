@@ -602,7 +602,7 @@ class ClusterHost(Closing):
             etcd=pb.Header.Etcd(
                 cluster_id=state.etcd.cluster_id,
                 member_id=state.etcd.member_id,
-                revision=state.revision,
+                revision=state.changed,
                 raft_term=state.etcd.raft_term,
             ),
         )

@@ -42,7 +42,10 @@ class ClusterState:
     """All keys at one revision. Immutable."""
 
     revision: int = 0
-    """Revision of the last change of a key; 0 before the keys are read."""
+    """Revision up to which the keys have all changes; 0 before they are read."""
+    changed: int = 0
+    """Revision of the last known change of a key. Other members wait for the revision in a header, so it must
+    not be one at which only keys outside of the prefix changed."""
     etcd: pe.ResponseHeader = field(default_factory=pe.ResponseHeader)
     """Header of Etcd, which contains the id of its cluster."""
     items: dict[str, ShardItem] = field(default_factory=dict)
@@ -197,7 +200,11 @@ class ClusterMirror(Closing):
                     )
                     replaced_s = time.monotonic()
                 self._kvs = keys
-                self._apply(header, header.revision, replaced_s)
+                # Etcd's own revision also counts changes outside of the prefix, which no other member sees.
+                changed = max((kv.mod_revision for kv in kvs), default=header.revision)
+                if replaced_s == self._state.replaced_s:
+                    changed = max(changed, self._state.changed)  # The last change may have deleted a key.
+                self._apply(header, header.revision, changed, replaced_s)
                 with self._changed:
                     self._reads_done = number
                     self._changed.notify_all()
@@ -213,7 +220,7 @@ class ClusterMirror(Closing):
                         # Use the last event's revision, not the header's, which is that of the store and may
                         # be ahead of this watch.
                         revision = response.events[-1].kv.mod_revision
-                        self._apply(response.header, revision, self._state.replaced_s)
+                        self._apply(response.header, revision, revision, self._state.replaced_s)
             except GazetteError as error:
                 log.warning("cluster.watch_ended prefix=%s cause=%s", self.prefix, error)
                 # The state stays and becomes old. The lease protects everything that depends on its age.
@@ -224,7 +231,9 @@ class ClusterMirror(Closing):
                 log.exception("cluster.watch_ended prefix=%s", self.prefix)
                 self._closed.wait(RETRY_S)
 
-    def _apply(self, header: pe.ResponseHeader, revision: int, replaced_s: float | None) -> None:
+    def _apply(
+        self, header: pe.ResponseHeader, revision: int, changed: int, replaced_s: float | None
+    ) -> None:
         """Make a state from the keys, and publish it."""
         items: dict[str, ShardItem] = {}
         members: dict[MemberId, ClusterMember] = {}
@@ -256,7 +265,9 @@ class ClusterMirror(Closing):
         etcd = pe.ResponseHeader()
         etcd.CopyFrom(header)
         with self._changed:
-            self._state = ClusterState(revision, etcd, items, members, assignments, by_shard, replaced_s)
+            self._state = ClusterState(
+                revision, changed, etcd, items, members, assignments, by_shard, replaced_s
+            )
             self._changed.notify_all()
 
     def _decode(self, kv: pe.KeyValue) -> object:

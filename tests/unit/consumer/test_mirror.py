@@ -61,6 +61,14 @@ class _Etcd:
         yield from ()
 
 
+def test_headers_have_the_revision_of_a_change() -> None:
+    """Another member waits for the revision, and sees no change of other keys in Etcd."""
+    with ClusterMirror(_Etcd("items/shard"), "/app") as following:  # type: ignore[arg-type]  # As much of Etcd as is needed.
+        following.start()
+        state = following.wait_for(6, 10)
+    assert (state.revision, state.changed) == (6, 5)
+
+
 @pytest.mark.parametrize("slot", ["00", "+1", "-1", " 1", "1_0", "٣", "x", ""])
 def test_a_slot_has_one_spelling(slot: str) -> None:
     """A leader could not remove a key that it would spell differently, so the mirror ignores it."""
