@@ -16,7 +16,6 @@ import logging
 import os
 import shutil
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -27,7 +26,13 @@ from gazette_spark.client import Client
 from gazette_spark.client._read.reader import RetryReader
 from gazette_spark.consumer.recoverylog.fsm import FSM, Verdict
 from gazette_spark.consumer.recoverylog.operations import crc32c, encode, fence_of
-from gazette_spark.errors import ClosedError, OptionError, RecordError, RecoveryLogLossError
+from gazette_spark.errors import (
+    ClosedError,
+    OptionError,
+    RecordError,
+    RecoveryLogLossError,
+    UnavailableError,
+)
 from gazette_spark.protocol import recoverylog_pb2 as pr
 
 _LOGGER = logging.getLogger(__name__)
@@ -115,7 +120,7 @@ class Player:
             if self._reader is not None:
                 self._reader.cancel()
 
-    def play(self) -> Recovered:  # noqa: C901 - told in order
+    def play(self) -> Recovered:  # noqa: C901, PLR0912, PLR0915 - told in order
         """Play the log, and return the files and their state machine.
 
         Raises:
@@ -172,8 +177,14 @@ class Player:
             # A standby stays here and applies what the primary records, until its ending is set. That
             # cancels its reader, possibly within an operation, at which the next reader continues.
             while self._ending is None:
-                with suppress(_Interrupted):
+                try:
                     self._read(playback, None)
+                except _Interrupted:
+                    pass
+                # The shard's status is STANDBY, so others rely on what was played, and it stays valid. The
+                # next reader continues after it, and waits for the brokers as long as this one did.
+                except UnavailableError as error:
+                    _LOGGER.warning("recovery_log.unavailable log=%s cause=%s", log, error)
             author = self._ending
 
             # Without a hand-off, the current head is the end. With one, this only shortens the following

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from gazette_spark._formats.fixed import HEADER_BYTES, MAGIC
-from gazette_spark.client import AppendOptions, AppendResult
+from gazette_spark.client import AppendOptions, AppendResult, Chunk, Client
 from gazette_spark.consumer.recoverylog import Player, RecordedFiles, Recorder, Recovered, fence_of
 from gazette_spark.consumer.recoverylog.operations import encode
 from gazette_spark.errors import (
@@ -16,9 +18,10 @@ from gazette_spark.errors import (
     RecorderFencedError,
     RecordError,
     RecoveryLogLossError,
+    UnavailableError,
 )
 from gazette_spark.protocol import recoverylog_pb2 as pr
-from tests.rig.recovery_log import MemoryJournals, MemoryService, files_below
+from tests.rig.recovery_log import MemoryClient, MemoryJournals, MemoryReader, MemoryService, files_below
 
 LOG = "recovery/log"
 AUTHOR = 77
@@ -260,3 +263,26 @@ def test_slips_are_refused(host: Host, tmp_path: Path) -> None:
         Recorder(LOG, host.recorder._fsm, AUTHOR, "relative", service)
     with pytest.raises(OptionError, match="author"):
         Player(host.journals.client(), pr.FSMHints(log=LOG), tmp_path).inject_handoff(0)
+
+
+def test_an_outage_does_not_end_a_player_that_follows(host: Host, tmp_path: Path) -> None:
+    """Its shard's status is STANDBY: it can take over with what it has played."""
+    began: list[int] = []
+
+    class Outage(MemoryReader):
+        def __iter__(self) -> Iterator[Chunk]:
+            began.append(self.offset)
+            if len(began) == 2:
+                player.finish_at_write_head()
+            raise UnavailableError("http://broker", "no answer")
+
+    class WithoutBroker(MemoryClient):
+        def read(self, journal: str, *, offset: int, end_offset: int, block: bool) -> MemoryReader:
+            if block:
+                return Outage(host.journals, journal, offset, end_offset)
+            return super().read(journal, offset=offset, end_offset=end_offset, block=block)
+
+    client = cast("Client", WithoutBroker(host.journals))
+    player = Player(client, pr.FSMHints(log=LOG), tmp_path / "standby")
+    assert files_below(player.play().directory) == {"a": b"content"}
+    assert began == [len(host.log)] * 2
