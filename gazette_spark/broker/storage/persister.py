@@ -154,12 +154,14 @@ class Persister:
                 if problem:
                     count = 1 if failed is None else failed.count + 1
                     self._failed[journal] = _Failed(count, time.monotonic() + retry_after(count), problem)
-                again = journal in self._again
+                # There must be no moment in between at which nothing is uploaded. `wait_idle` would take it
+                # for the end, and a cluster that stops would drop a spool that is not stored.
+                if journal in self._again and not self._stopping:
+                    self._pool.submit(self._upload, journal)
+                else:
+                    self._uploading.discard(journal)
                 self._again.discard(journal)
-                self._uploading.discard(journal)
                 self._changed.notify_all()
-        if again:
-            self.upload(journal)
 
     def _run(self) -> None:
         tick = min(MAX_TICK_S, self._pulse_interval_s / 4)

@@ -235,3 +235,38 @@ def test_a_journal_that_fails_keeps_no_other_from_its_turn(tmp_path: Path) -> No
         persister.stop()
         for journal in journals:
             journal.release()
+
+
+def test_uploads_are_not_idle_before_a_second_round(
+    journal: LiveJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upload does not see a spool that is closed in the meantime, so another one follows it."""
+    encoding, late = Pause(), Pause()
+
+    def slow(blocks: Iterable[bytes], codec: int) -> Iterator[bytes]:
+        encoding.here()
+        yield from encode(blocks, codec)
+
+    monkeypatch.setattr(journal_module, "encode", slow)
+    persister = Persister(lambda: [journal], 60.0)
+    persister.upload(journal)
+    encoding.wait()
+    txn = journal.start_append(journal.plan(pb.AppendRequest(journal=NAME)))
+    txn.write(b"second")
+    txn.commit_append(pb.LabelSet())
+    journal.roll()
+    persister.upload(journal)
+    upload = persister.upload
+
+    def upload_late(again: LiveJournal) -> None:
+        late.here()
+        upload(again)
+
+    monkeypatch.setattr(persister, "upload", upload_late)
+    try:
+        encoding.release()
+        assert persister.wait_idle(DEADLINE_S)
+        assert journal.sealed() == []
+    finally:
+        late.release()
+        persister.stop()
