@@ -175,7 +175,10 @@ class Exchange:
                     pass
         if self._http.their_state in (h11.SEND_BODY, h11.ERROR):
             sent.append(("Connection", "close"))
-        self._send(h11.Response(status_code=status, reason=status.phrase, headers=sent))
+        # h11 takes only ASCII as text. The location of a fragment contains its journal's name, which may have
+        # other letters. Gazette's gateway also sends them in UTF-8.
+        encoded = [(name.encode(), value.encode()) for name, value in sent]
+        self._send(h11.Response(status_code=status, reason=status.phrase, headers=encoded))
 
     def send(self, content: bytes) -> None:
         """Send a part of the body."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from google.protobuf import text_format
@@ -525,3 +525,14 @@ def test_stop_ends_blocked_reads(tmp_path: Path) -> None:
             broker.stop()
             got += b"".join(iter(lambda: connection.recv(1 << 16), b""))
     assert parse(got).trailers.get("x-close-error") == "broker terminated RPC"
+
+
+def test_a_stored_journal_whose_name_is_not_ascii(gateway: str, wire: Wire, journal_name: str) -> None:
+    """The location of a stored fragment contains the journal's name."""
+    journal = f"{journal_name}-größe"
+    wire.create(spec(journal))
+    wire.append(journal, b"0123456789")
+    wire.append(journal, b"x")  # This closes the first fragment.
+    wire.wait_persisted(journal, 1)
+    answer = ask(gateway, "GET", f"/{quote(journal)}?offset=0")
+    assert (answer.status, answer.body) == (HTTPStatus.PARTIAL_CONTENT, b"0123456789x")
