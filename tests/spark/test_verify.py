@@ -601,6 +601,12 @@ def test_bytes_a_journal_has_lost_are_listed(orders: VerifiedOrders) -> None:
     orders.commit(0, length, rows[:1], audit=orders.counted(rows[:1]))
     reason, ranges = orders.unproven()
     assert ranges == [(0, length, "counts")], "the entry has a digest of bytes that the table does not have"
+    orders.another_table("lettered", ("journal", "offset", "value"))
+    letters = orders.table.with_name("letters")
+    columns = {"app_id": pa.string(), "journal": pa.string(), "offset": pa.int64(), "raw": pa.binary()}
+    write_deltalake(letters, pa.schema(list(columns.items())).empty_table())
+    orders.commit(0, length, rows[:1], audit=orders.counted(rows[:1]), dead_letters=f"delta.`{letters}`")
+    assert orders.unproven()[1] == [(0, length, "counts")], "an entry does not count dead letters"
 
 
 class Messages(VerifiedOrders):
