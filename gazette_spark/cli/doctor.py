@@ -125,13 +125,20 @@ def check_python(version: tuple[int, ...], executable: str, env: Mapping[str, st
     workers = env.get("PYSPARK_PYTHON")
     if not workers:
         return
-    python = Path(shutil.which(workers) or workers).resolve()
-    if python.name == COMMAND:  # It runs the Python next to it.
-        python = python.with_name("python").resolve()
+    python = Path(shutil.which(workers) or workers)
+    if python.resolve().name == COMMAND:  # It runs the Python next to it.
+        python = python.resolve().with_name("python")
     # Workers with another Python fail in the first task, with an error that does not name the variable.
-    if python != Path(executable).resolve():
+    if environment_of(python) != environment_of(Path(executable)):
         remedy = f"export PYSPARK_PYTHON={executable}, unless that Python has gazette-spark[spark], too"
         yield Finding("workers", "problem", f"PYSPARK_PYTHON is {workers}", remedy)
+
+
+def environment_of(python: Path) -> Path:
+    """Return the virtual environment of a Python; outside of one, the interpreter itself."""
+    # The Python of an environment is a link to the interpreter that made it, which has none of its packages.
+    folders = (python.parent, python.parent.parent)
+    return next((folder for folder in folders if (folder / "pyvenv.cfg").is_file()), python).resolve()
 
 
 def find_java(env: Mapping[str, str]) -> Path | None:
@@ -157,8 +164,10 @@ def check_java(env: Mapping[str, str]) -> Iterator[Finding]:
     try:
         command = [str(java), "-version"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        # Java prints its version to stderr.
-        said = (done.stderr or done.stdout).partition("\n")[0].strip()
+        # Java prints its version to stderr, after a line for each variable that has options, such as
+        # JAVA_TOOL_OPTIONS in a container.
+        printed = (done.stderr or done.stdout).strip().splitlines() or [""]
+        said = next((line for line in printed if 'version "' in line), printed[0]).strip()
     except (OSError, subprocess.TimeoutExpired) as error:
         yield Finding("java", "problem", f"{java} does not run: {error}", remedy)
         return

@@ -208,3 +208,25 @@ def test_a_journal_whose_fragments_cannot_be_listed() -> None:
 def test_lines_show_the_remedy_below() -> None:
     shown = list(lines([Finding("java", "problem", "none", "install it"), Finding("python", "ok", "3.12")]))
     assert shown == ["PROBLEM  java    none", "                 -> install it", "OK       python  3.12"]
+
+
+def test_java_first_says_which_variables_it_takes_options_from(tmp_path: Path) -> None:
+    said = 'Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "17.0.15" 2025-04-15'
+    found = only(check_java({"JAVA_HOME": program(tmp_path, said)}))
+    assert (found.state, found.text.partition(",")[0]) == ("ok", 'openjdk version "17.0.15" 2025-04-15')
+
+
+def test_the_python_of_another_virtual_environment(tmp_path: Path) -> None:
+    """Both are links to the interpreter that made them, which has the packages of neither."""
+    base = Path(sys.executable).resolve()
+    for environment in ("ours", "another"):
+        (tmp_path / environment / "bin").mkdir(parents=True)
+        (tmp_path / environment / "pyvenv.cfg").touch()
+        (tmp_path / environment / "bin" / "python").symlink_to(base)
+    (tmp_path / "ours" / "bin" / "python3").symlink_to("python")
+    python = str(tmp_path / "ours" / "bin" / "python")
+    same = {"PYSPARK_PYTHON": str(tmp_path / "ours" / "bin" / "python3")}
+    assert only(check_python((3, 12, 0), python, same)).state == "ok"
+    for workers in (tmp_path / "another" / "bin" / "python", base):
+        _, found = check_python((3, 12, 0), python, {"PYSPARK_PYTHON": str(workers)})
+        assert found.state == "problem"
