@@ -77,7 +77,7 @@ class ClusterOptions:
         """
         from gazette_spark._server.topology import Member
         from gazette_spark.protocol.names import validate_token
-        from gazette_spark.protocol.requests import validate_endpoint
+        from gazette_spark.protocol.requests import SUFFIX_BYTES, ZONE_BYTES, validate_endpoint
 
         host = socket.gethostname()
         if not (advertised := self.advertise):
@@ -87,9 +87,9 @@ class ClusterOptions:
             advertised = f"{scheme}://{host if listens_at in _ANY_ADDRESS else listens_at}:{port}"
         # With a random part, a restarted process does not have to wait until its previous lease ends.
         suffix = self.suffix or f"{host}-{secrets.token_hex(4)}"
-        validate_token("--zone", self.zone, 1, 32)
-        validate_token("--id", suffix, 1, 128)
-        # Members in Go ignore a member with an invalid address, and others could not call it.
+        # Members in Go ignore a member with an invalid zone, name or address, and others could not call it.
+        validate_token("--zone", self.zone, *ZONE_BYTES)
+        validate_token("--id", suffix, *SUFFIX_BYTES)
         validate_endpoint(advertised, "--advertise")
         return Member(self.zone, suffix, advertised)
 

@@ -127,6 +127,7 @@ def test_no_time_is_endless_or_negative(words: list[str], number: str) -> None:
         (["--etcd", "http://a:1", "--etcd-ca-file", "/none"], "'--etcd-ca-file': got '/none': No such file"),
         (["--etcd", "http://a:1", "--advertise", "nonsense"], "--advertise: must be an absolute URL"),
         (["--etcd", "http://a:1", "--id", "a b"], "--id: "),
+        (["--etcd", "http://a:1", "--id", "py1"], "--id: "),
     ],
 )
 def test_a_cluster_that_nothing_can_join_is_wrong_usage(words: list[str], problem: str) -> None:
