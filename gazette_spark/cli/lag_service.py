@@ -429,7 +429,8 @@ def _notifier(options: dict[str, Any]) -> Notifier | None:
         form = "smtp://[USER@]HOST[:PORT]/TO[,TO]?from=ADDRESS"
         parts = _parts_of(url, "smtp") or urlsplit("")
         receivers = tuple(filter(None, unquote(parts.path.strip("/")).split(",")))
-        sender = dict(parse_qsl(parts.query)).get("from", "")
+        # In a mail address a plus is a plus. In a form, which parse_qsl reads, it is a blank.
+        sender = dict(parse_qsl(parts.query.replace("+", "%2B"))).get("from", "")
         if not (parts.hostname and receivers and sender) or parts.password:
             secret = f"; the password comes from {MAIL_PASSWORD}"
             raise click.UsageError(f"--notify-mail: expected {form}{secret}")

@@ -127,3 +127,17 @@ def test_a_table_that_cannot_be_read_is_named_without_secrets() -> None:
         DeltaLog(url).rows(None)
     assert "SECRET" not in str(caught.value)
     assert "SECRET" not in repr(TableFeed(url)) + repr(DeltaLog(url))
+
+
+def test_a_mail_address_may_have_a_plus(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+
+    def mail(*arguments: object, tls: bool) -> None:
+        given.extend([*arguments, tls])
+        raise click.UsageError("enough is known")
+
+    monkeypatch.setattr("gazette_spark.lag.notifier.MailSender", mail)
+    url = "smtp://mail.example.org/ops+a@example.org?from=lag+b@example.org"
+    arguments = [*SERVE, "--listen", "127.0.0.1:0", "--notify-mail", url]
+    CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert given == ["mail.example.org", 587, "lag+b@example.org", ("ops+a@example.org",), "", "", True]
