@@ -56,7 +56,8 @@ ReadRecord = Callable[[BinaryIO], bytes | None]
 @click.option(
     "--input", "-i", "source", type=click.File("rb"), default="-", help="File to append. '-' is stdin."
 )
-@click.option("--offset", type=Integer(min=0), default=0, help="Append only if this is the write head.")
+# To a broker, 0 means any offset, so this option cannot require an empty journal.
+@click.option("--offset", type=Integer(min=1), help="Append only if this, 1 or more, is the write head.")
 @click.option(
     "--framing",
     "-f",
@@ -83,7 +84,7 @@ def append(
     journal: str | None,
     selector: str,
     source: BinaryIO,
-    offset: int,
+    offset: int | None,
     framing: str,
     mapping: str,
     is_base64: bool,
@@ -108,7 +109,7 @@ def append(
     with connect() as client:
         if framing == "none":
             name = journal or make_mapping("random", client, selected)(b"")[0]
-            append_whole(client, name, source, offset, output_format)
+            append_whole(client, name, source, offset or 0, output_format)
             return
         target = make_mapping(mapping, client, selected)
         counts = append_records(

@@ -149,6 +149,7 @@ def test_no_journal_matches(run: Command, fresh_prefix: str) -> None:
         pytest.param(["a/journal", "-m", "modulo"], id="mapping without framing"),
         pytest.param(["a/journal", "-f", "lines", "--base64"], id="base64 without keys"),
         pytest.param(["-l", "app=x", "--offset", "5"], id="offset of many"),
+        pytest.param(["a/journal", "--offset", "0"], id="offset of an empty journal"),
     ],
 )
 def test_wrong_usage(run: Command, arguments: list[str]) -> None:
