@@ -366,15 +366,24 @@ class Pumps:
         self._open_source = open_source
         self._offsets = offsets
         self._running: dict[str, tuple[JournalContent, threading.Thread]] = {}
+        self._created: dict[str, int] = {}
+        """Etcd revision at which each journal was created when it was read last."""
 
-    def keep(self, names: set[str]) -> None:
-        """Read exactly these journals."""
+    def keep(self, created: Mapping[str, int]) -> None:
+        """Read exactly these journals, given with the Etcd revisions at which they were created."""
+        names = set(created)
+        recreated = {name for name in names if self._created.get(name, created[name]) != created[name]}
         # First stop the readers of journals that have gone, because they would fail.
-        for name in self._running.keys() - names:
+        for name in self._running.keys() - (names - recreated):
             source, thread = self._running.pop(name)
             # The thread returns when its reader is closed.
             source.close()
             thread.join(CLOSE_TIMEOUT_S)
+        for name in sorted(recreated):
+            # The offset is one of the deleted journal. A read from there would skip what comes before it.
+            click.echo(f"{name} was created again, and is read like a new journal", err=True)
+            self._offsets.pop(name, None)
+        self._created |= created
         # A journal whose reader has found it deleted may have been created again.
         alive = {name for name, (_, thread) in self._running.items() if thread.is_alive()}
         for name in sorted(names - alive):
@@ -410,14 +419,14 @@ def follow(client: Client, selector: str, pumps: Pumps) -> None:
             for listing in watched.updates():
                 pumps.keep(
                     {
-                        journal.spec.name
+                        journal.spec.name: journal.create_revision
                         for journal in listing.journals
                         if not is_fully_suspended(journal.spec)
                     }
                 )
         finally:
             # All readers must end before the offsets are written to a file.
-            pumps.keep(set())
+            pumps.keep({})
     if pumps.failure is not None:
         raise pumps.failure
 

@@ -154,3 +154,19 @@ def test_a_follow_that_fails(run: Command, wire: Wire, journal_name: str) -> Non
     assert (process.returncode, out) == (1, "")
     assert "NOT_ALLOWED" in err.splitlines()[-1]
     assert "Traceback" not in err
+
+
+def test_a_followed_journal_that_is_created_again_is_read_from_its_beginning(
+    run: Command, wire: Wire, journal_name: str
+) -> None:
+    """An offset of the deleted journal means nothing in the new one."""
+    wire.create(spec(journal_name, stores=[]))
+    with run.running("read", journal_name, "--block") as process:
+        wire.append(journal_name, b"of the old journal\n")
+        assert lines_of(process, 1) == ["of the old journal\n"]
+        wire.apply(delete(journal_name, -1))
+        wire.create(spec(journal_name, stores=[]))
+        wire.append(journal_name, b"second\n")
+        wire.append(journal_name, b"third, which ends past the old journal's end\n")
+        assert lines_of(process, 1) == ["second\n"]
+        assert end_by_signal(process)[0] == 0

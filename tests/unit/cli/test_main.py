@@ -237,15 +237,17 @@ def test_a_followed_journal_is_deleted_before_the_watch_notices(
         client.create_journals(journal_spec("shop/clicks"))
         sink = ChunkWriter(io.BytesIO(), "raw", Interrupts(), bar)
         pumps = Pumps(sink, lambda name: AllBytes(client.read(name, block=True)), {})
-        pumps.keep({"shop/clicks", "shop/deleted"})
+        pumps.keep({"shop/clicks": 1, "shop/deleted": 2})
         pumps._running["shop/deleted"][1].join()
         assert pumps._running["shop/clicks"][1].is_alive()
         client.create_journals(journal_spec("shop/deleted"))
-        pumps.keep({"shop/clicks", "shop/deleted"})
+        pumps.keep({"shop/clicks": 1, "shop/deleted": 3})
         assert pumps._running["shop/deleted"][1].is_alive()
-        pumps.keep(set())
+        pumps.keep({})
     assert pumps.failure is None
-    assert "shop/deleted is left out, because it was deleted" in capsys.readouterr().err.splitlines()
+    said = capsys.readouterr().err.splitlines()
+    assert "shop/deleted is left out, because it was deleted" in said
+    assert "shop/deleted was created again, and is read like a new journal" in said
 
 
 PLACES = [
