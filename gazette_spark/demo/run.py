@@ -327,7 +327,9 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
         limit_s = STALL_S if seen.table_exists else START_STALL_S
         if time.monotonic() - last_news > limit_s:
             raise QueryDiedError(f"the query committed nothing for {limit_s:g} s", log_tail(log))
-        if wait(POLL_S):
+        if seen.user_ends:
+            time.sleep(POLL_S)  # The wait now ends at once, but the query needs the processor.
+        elif wait(POLL_S):
             if writing_since is None:
                 screen.say("ended before the table's first commit: there is nothing to verify")
                 return None
