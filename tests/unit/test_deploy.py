@@ -129,6 +129,15 @@ def test_services_are_found_under_their_names() -> None:
     assert SERVICES["lag"]["command"][-1].endswith(":8000")
 
 
+def test_a_worker_may_write_where_it_makes_its_folders() -> None:
+    """A standalone worker that cannot make its folder ends. The image's user may not write in SPARK_HOME."""
+    settings = re.findall(r"^ENV (.*)$", DOCKERFILE, re.MULTILINE)
+    variables = dict(setting.split("=", 1) for line in settings for setting in line.split())
+    home = re.findall(r"^WORKDIR (\S+)$", DOCKERFILE, re.MULTILINE)[-1]
+    assert re.search(r"^USER 185$", DOCKERFILE, re.MULTILINE)
+    assert variables["SPARK_WORKER_DIR"].startswith(f"{home}/")
+
+
 def test_files_that_are_mounted_and_copied_exist() -> None:
     """Volumes of compose are files of the clone or are declared. The image's sources exist."""
     for service in SERVICES.values():
