@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -202,10 +203,23 @@ class LazyGroup(click.Group):
             # pipe.
             if error.errno not in FULL_DISK:
                 raise
+            discard_output()
             place = error.filename or "the output or a temporary file"
             raise click.ClickException(f"cannot write {place}: {error.strerror}") from error
         except KeyboardInterrupt:
             raise Interrupted("interrupted") from None
+
+
+def discard_output() -> None:
+    """Discard what could not be written to standard output."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # At its end, Python tries again to write it. Some releases, such as Debian's 3.11.2, then end with
+        # exit code 120 instead of 1. Python's documentation treats a closed pipe in this way.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 class Interrupted(click.ClickException):
