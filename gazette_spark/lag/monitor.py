@@ -169,8 +169,8 @@ class _GroupState:
     source: str = ""
     order: int = -1
     last_commit_ms: int | None = None
-    planned_ms: int | None = None
-    """Planning time of its newest step, which a heartbeat repeats."""
+    newest_step: GroupCommit | None = None
+    """Its newest step, which a heartbeat repeats."""
     charts: GroupCharts = field(default_factory=GroupCharts)
     series: dict[str, LagSeries] = field(default_factory=dict)
     """The lag of each journal over the last hour."""
@@ -424,7 +424,7 @@ class Monitor:
                 # Feeds read only what follows this order, so it must never decrease.
                 state.order = max(state.order, commits[-1].order)
                 state.last_commit_ms = commits[-1].timestamp_ms
-                state.planned_ms = commits[-1].planned_ms
+                state.newest_step = commits[-1]
                 if not moved:
                     self.history.renew_group(self.cluster, group, commits[-1].timestamp_ms)
                 # An entry may omit fingerprints that have not changed.
@@ -703,11 +703,16 @@ def _without_heartbeats(
     """
     # An idle query writes its newest entry again once a day, with the same planning time. As a commit, it
     # would stretch the window of a group to days, and a query that ends later would be OK for as long.
-    steps, planned_ms = [], known.planned_ms
+    steps, before = [], known.newest_step
     for commit in commits:
-        if commit.planned_ms is None or commit.planned_ms != planned_ms:
+        is_heartbeat = (
+            before is not None
+            and commit.planned_ms is not None
+            and (commit.planned_ms, commit.read_through) == (before.planned_ms, before.read_through)
+        )
+        if not is_heartbeat:
             steps.append(commit)
-        planned_ms = commit.planned_ms
+        before = commit
     # Of a query that has been idle for longer than groups are kept, only a heartbeat keeps the group.
     if known.order < 0 and all(step.timestamp_ms < kept_since_ms for step in steps):
         return list(commits[-1:])
