@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from bench_data import DataSet
 from bench_kafka import Kafka
 from bench_processes import measured
+from harness import MEGABYTE
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
@@ -178,6 +179,16 @@ class Result:
     seconds: float
     cpu_s: Mapping[str, float]
     worker_bytes: int
+
+    @property
+    def mb_s(self) -> float:
+        """Speed in MB/s."""
+        return self.size_bytes / MEGABYTE / self.seconds
+
+    @property
+    def cpu_s_per_gb(self) -> dict[str, float]:
+        """CPU seconds per GB by role."""
+        return {role: cpu_s / (self.size_bytes / 1e9) for role, cpu_s in self.cpu_s.items()}
 
 
 def run(spark: SparkSession, peer: Peer, work: Work, data: DataSet, folder: Path) -> Result:

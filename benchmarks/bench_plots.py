@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from bench_jobs import Result
 from bench_processes import ROLES
-from harness import MEGABYTE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +29,7 @@ def draw(runs: Mapping[tuple[str, str], Sequence[Result]], path: Path) -> None:
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(11, 0.9 + 0.32 * len(names)), sharey=True, layout="constrained"
     )
-    rates = [[each.size_bytes / MEGABYTE / each.seconds for each in found] for found in runs.values()]
+    rates = [[result.mb_s for result in found] for found in runs.values()]
     middle = [found[len(found) // 2] for found in rates]
     spread = [
         [each - min(found) for each, found in zip(middle, rates, strict=True)],
@@ -49,7 +48,7 @@ def _stack(axes: Axes, names: Sequence[str], results: Sequence[Result]) -> None:
     """Draw the CPU seconds of the processes as stacked bars."""
     before = [0.0] * len(names)
     for role, color in zip(ROLES, COLORS, strict=True):
-        costs = [each.cpu_s[role] / (each.size_bytes / 1e9) for each in results]
+        costs = [result.cpu_s_per_gb[role] for result in results]
         axes.barh(names, costs, left=before, color=color, label=role)
         before = [a + b for a, b in zip(before, costs, strict=True)]
     axes.set_xlabel("CPU seconds per GB")

@@ -183,6 +183,12 @@ def median(results: Iterable[Result]) -> dict[tuple[str, str], Result]:
     return {key: runs[len(runs) // 2] for key, runs in by_speed(results).items()}
 
 
+def newest_medians(kept: Kept, section: str) -> dict[tuple[str, str], Result]:
+    """Return the median run of each peer and job on the newest day of a section."""
+    days = results_by_day(kept.sections.get(section, {}))
+    return median(next(iter(days.values()), []))
+
+
 def missed(kept: Kept) -> str:
     """Return the table of CPU seconds by step of each job that misses its goal."""
     heads = ("goal allows", "takes", "gzip", "SHA-1", "columns", "Parquet", "rest of Python", "JVM", "broker")
@@ -190,22 +196,20 @@ def missed(kept: Kept) -> str:
     for section, shape in OURS.items():
         rates = kept.sections["limits"]["found"].get(shape, {})
         steps = {name: 1e9 / MEGABYTE / rate for name, rate in rates.items()}
-        newest = next(iter(results_by_day(kept.sections.get(section, {})).values()), [])
-        medians = median(newest)
+        medians = newest_medians(kept, section)
         for (work, who), result in medians.items():
             rival, goal = goal_of(work, who, shape)
             against = medians.get(rival)
             if against is None or (work, who) == rival or against.seconds / result.seconds >= goal:
                 continue
-            size_gb = result.size_bytes / 1e9
-            allowed = bench_limits.CORES * against.seconds / goal / size_gb
+            allowed = bench_limits.CORES * against.seconds / goal / (result.size_bytes / 1e9)
             # Spark writes the Parquet files of all jobs, except in the direct lane.
             writes = ("write raw", "write") if "direct lane" in who else ()
             by_step = [
                 sum(steps[name] for name in bench_limits.LIMITS[work] if name in names)
                 for names in (("gunzip",), ("sha1",), ("raw", "parse"), writes)
             ]
-            cpu = {role: cpu_s / size_gb for role, cpu_s in result.cpu_s.items()}
+            cpu = result.cpu_s_per_gb
             rest = cpu["Python"] - sum(by_step)
             cells = [allowed, sum(cpu.values()), *by_step, rest, cpu["JVM"], cpu["broker"]]
             shown = " | ".join(f"{cell:.1f}" for cell in cells)
@@ -241,19 +245,17 @@ def head_table(kept: Kept) -> str | None:
     for shape, suffix, name in (("events", "-events", "events"), ("flat", "", "lines")):
         limits = limits_of(kept, shape)
         for section, work, who, more in HEAD:
-            newest = next(iter(results_by_day(kept.sections.get(section + suffix, {})).values()), [])
-            medians = median(newest)
+            medians = newest_medians(kept, section + suffix)
             rival, goal = goal_of(work, who, shape)
             if not limits or rival not in medians or (work, who) not in medians:
                 return None
             peer, ours = medians[rival], medians[work, who]
-            rates = [each.size_bytes / MEGABYTE / each.seconds for each in (peer, ours)]
-            costs_s = [sum(each.cpu_s.values()) / (each.size_bytes / 1e9) for each in (peer, ours)]
+            costs_s = [sum(result.cpu_s_per_gb.values()) for result in (peer, ours)]
             peer_name = f"`{peer.peer}`" if "." in peer.peer else peer.peer
             rows.append(
-                f"| {name}: {work}{more} | {peer_name} | {rates[0]:.0f} MB/s | {rates[1]:.0f} MB/s "
+                f"| {name}: {work}{more} | {peer_name} | {peer.mb_s:.0f} MB/s | {ours.mb_s:.0f} MB/s "
                 f"| **{peer.seconds / ours.seconds:.1f}** | {goal:g} | {costs_s[0]:.1f} | {costs_s[1]:.1f} "
-                f"| {rates[1] / limits[work]:.0%} |"
+                f"| {ours.mb_s / limits[work]:.0%} |"
             )
     return "\n".join(rows)
 
@@ -311,10 +313,9 @@ def speeds(results: Iterable[Result], shape: str, limits: Mapping[str, float]) -
             times = against[len(against) // 2].seconds / each.seconds
             ratio = f"{times:.2f}"
             verdict = _verdict(times, wanted) if wanted else ""
-        rate = each.size_bytes / MEGABYTE / each.seconds
         spread = f"{len(found)}: {found[0].seconds:.1f} to {found[-1].seconds:.1f}" if found[1:] else "1"
-        share = f"{rate / limits[work]:.0%}" if who not in PEERS and work in limits else ""
-        cells = (work, who, f"{rate:.0f}", f"{each.seconds:.1f}", spread, ratio, verdict, share)
+        share = f"{each.mb_s / limits[work]:.0%}" if who not in PEERS and work in limits else ""
+        cells = (work, who, f"{each.mb_s:.0f}", f"{each.seconds:.1f}", spread, ratio, verdict, share)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -333,7 +334,7 @@ def costs(results: Iterable[Result]) -> str:
         f"|---|---|{'---|' * len(ROLES)}---|---|",
     ]
     for (work, who), each in median(results).items():
-        per_gb = {role: cpu_s / (each.size_bytes / 1e9) for role, cpu_s in each.cpu_s.items()}
+        per_gb = each.cpu_s_per_gb
         cells = " | ".join(f"{per_gb[role]:.1f}" for role in ROLES)
         # During Kafka's jobs, there are still workers of earlier jobs.
         memory = "" if who in PEERS else f"{each.worker_bytes / MEGABYTE:.0f} MB"

@@ -189,10 +189,9 @@ def announce(endpoint: str, sets: list[DataSet]) -> None:
 def print_result(each: Result) -> None:
     """Print a result immediately."""
     cpu = " ".join(f"{role} {cpu_s:.1f}" for role, cpu_s in each.cpu_s.items())
-    rate = each.size_bytes / MEGABYTE / each.seconds
     print(
-        f"{each.peer:30} {each.work:22} {each.journals} {rate:6.0f} MB/s {each.seconds:6.1f} s   CPU s: {cpu}"
-        f"   worker {each.worker_bytes / MEGABYTE:.0f} MB",
+        f"{each.peer:30} {each.work:22} {each.journals} {each.mb_s:6.0f} MB/s {each.seconds:6.1f} s   "
+        f"CPU s: {cpu}   worker {each.worker_bytes / MEGABYTE:.0f} MB",
         flush=True,
     )
 
@@ -228,7 +227,7 @@ def main() -> None:
     kept = bench_report.Kept.at(given.data / "results.json")
     for name in given.only or PARTS:
         part = PARTS[name]
-        for shape in [each for each in part.shapes if each in (given.shape or SHAPES)]:
+        for shape in [shape for shape in part.shapes if shape in (given.shape or SHAPES)]:
             if not given.fill:
                 wait_until_idle(given.idle_s)
             part.run(given, kept, part, shape)
