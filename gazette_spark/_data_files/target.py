@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Struct
 
 from gazette_spark._options.table import TARGET_OPTION
 from gazette_spark.errors import OptionError, TableRefusedError
+from gazette_spark.locations import local_path
 from gazette_spark.strict_json import parse_json
 
 FILES_SCHEMA = StructType(
@@ -157,17 +158,21 @@ class FileTarget:
         return "://" not in self.location
 
 
-def check_files(table: str, directory: str, files: Iterable[Any]) -> None:
+def check_files(table: str, location: str, files: Iterable[Any]) -> None:
     """Refuse data files that are not in a table's directory on this machine, before it commits their names.
+
+    Files in an object store are not checked.
 
     Args:
         table: Name of the table in errors.
-        directory: Where the table's files are, as a local path.
+        location: Where the table's files are, in Spark's spelling.
         files: Rows of ``FILES_SCHEMA``.
 
     Raises:
         TableRefusedError: a task on another machine has written a file to that machine's own disk.
     """
+    if (directory := local_path(location)) is None:
+        return
     # A path without a scheme is a directory of each machine, even if Spark's default file system is another
     # one. Unless the machines share the directory, no reader would find rows that the ledger counts.
     for file in files:

@@ -255,8 +255,7 @@ class FileCommits:
 
         snapshot = self._snapshot
         assert snapshot is not None
-        if "://" not in self.location:
-            check_files(self.table, self.location, files)
+        check_files(self.table, self.spark_location, files)
         # data_change marks the rows as new, unlike those of a compaction, so that streams that read the table
         # process them.
         actions: list[AddAction | RemoveAction] = [

@@ -295,8 +295,7 @@ class IcebergTable:
                 another reason.
         """
         table, newest = self._opened()
-        if (directory := local_path(_data_location(table))) is not None:
-            check_files(self.name, directory, files)
+        check_files(self.name, _data_location(table), files)
         # If two threads share this object, the other one may have read the ledger, decided and committed in
         # between. On its version, the catalog would accept both commits.
         if entry.parent != newest:
