@@ -61,7 +61,7 @@ def use_catalog(copy: SparkSession, catalog: str, schema: str) -> None:
     """
     if copy.catalog.currentCatalog() != catalog:
         copy.catalog.setCurrentCatalog(catalog)
-    # Spark copies the current schema of its own catalog only. If another catalog is the default one, a copy
+    # Spark copies only the current schema of its own catalog. If another catalog is the default one, a copy
     # begins in that catalog's default schema.
     if schema and copy.catalog.currentDatabase() != schema:
         copy.catalog.setCurrentDatabase(schema)

@@ -156,17 +156,13 @@ class Directory:
         except DirectReadError as error:
             # Where the store is not mounted, every file looks deleted, and its bytes would count as lost. The
             # driver has listed files, so the store was not empty.
-            if error.missing and not self._has_entries():
+            if error.missing:
+                with suppress(OSError), os.scandir(self._root) as entries:
+                    if next(entries, None) is not None:
+                        raise
                 problem = f"on the machine {socket.gethostname()} it is missing or empty; mount it there"
                 raise FragmentStoreError(self.url, problem) from None
             raise
-
-    def _has_entries(self) -> bool:
-        try:
-            with os.scandir(self._root) as entries:
-                return next(entries, None) is not None
-        except OSError:
-            return False
 
     def _walk(self, directory: str) -> Iterator[StoreFile]:
         try:

@@ -168,7 +168,6 @@ class GroupCharts:
 class _GroupState:
     source: str = ""
     order: int = -1
-    last_commit_ms: int | None = None
     newest_step: GroupCommit | None = None
     """Its newest step, which a heartbeat repeats."""
     charts: GroupCharts = field(default_factory=GroupCharts)
@@ -423,7 +422,6 @@ class Monitor:
             if commits:
                 # Feeds read only what follows this order, so it must never decrease.
                 state.order = max(state.order, commits[-1].order)
-                state.last_commit_ms = commits[-1].timestamp_ms
                 state.newest_step = commits[-1]
                 if not moved:
                     self.history.renew_group(self.cluster, group, commits[-1].timestamp_ms)
@@ -655,7 +653,7 @@ class Monitor:
             journals,
             totals,
             now_ms,
-            state.last_commit_ms,
+            None if state.newest_step is None else state.newest_step.timestamp_ms,
             failure,
             sorted(state.waiting),
             recreated=[

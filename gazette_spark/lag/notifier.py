@@ -286,7 +286,7 @@ def parse_template(text: str) -> Template:
     return template
 
 
-class _LoggedUrl(httpx.URL):
+class _MaskedUrl(httpx.URL):
     """A URL whose text has only the host, because httpx logs the text of each URL at INFO."""
 
     def __str__(self) -> str:
@@ -320,7 +320,7 @@ class WebhookSender:
         with httpx.Client(timeout=SEND_TIMEOUT_S, follow_redirects=False) as http:
             headers = {"content-type": "application/json"}
             request = http.build_request("POST", self.url, content=content.encode(), headers=headers)
-            request.url = _LoggedUrl(request.url)
+            request.url = _MaskedUrl(request.url)
             http.send(request).raise_for_status()
 
 
