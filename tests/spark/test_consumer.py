@@ -30,7 +30,7 @@ from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from tests.rig.brokers import BrokerHandle
 from tests.rig.messages import Document
 from tests.rig.micro_batches import KeyedWordCount, Refusing, Waiting, WordCount, counted
-from tests.spark.test_sink_conflicts import conf_set, held_up, wait_for
+from tests.spark.test_sink_conflicts import held_up, in_another_catalog, wait_for
 from tests.waiting import wait_until
 
 WAIT_S = 120
@@ -221,7 +221,7 @@ def test_a_host_that_is_fenced_off_late_commits_all_or_nothing(
 def test_transactions_look_up_the_table_in_the_catalog_of_the_start(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark, name, seen = consumer.spark, "spark.sql.catalog.elsewhere", []
+    spark, seen = consumer.spark, []
 
     def transaction(_self: BatchDriver, engine: SparkBatchEngine, _journals: object = None) -> bool:
         seen.append(current_catalog(engine.spark))
@@ -230,26 +230,17 @@ def test_transactions_look_up_the_table_in_the_catalog_of_the_start(
     # Only Spark's own catalog has Delta tables here.
     monkeypatch.setattr(BatchDriver, "open", lambda *_: None)
     monkeypatch.setattr(BatchDriver, "transaction", transaction)
-    settings = {
-        name: "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
-        f"{name}.url": "jdbc:derby:memory:elsewhere;create=true",
-        f"{name}.driver": "org.apache.derby.jdbc.EmbeddedDriver",
-    }
-    with conf_set(spark, settings):
-        spark.catalog.setCurrentCatalog("elsewhere")
-        try:
-            host = SparkHost(
-                WordCount(consumer.name("out")),
-                spark,
-                [consumer.shard("on-a", "a")],
-                checkpoint=str(consumer.root / "checkpoint"),
-                table="words",
-                broker={"brokerAddress": consumer.endpoint},
-            )
-            consumer.drain(host)
-            assert set(seen) == {current_catalog(spark)}
-        finally:
-            spark.catalog.setCurrentCatalog("spark_catalog")
+    with in_another_catalog(spark):
+        host = SparkHost(
+            WordCount(consumer.name("out")),
+            spark,
+            [consumer.shard("on-a", "a")],
+            checkpoint=str(consumer.root / "checkpoint"),
+            table="words",
+            broker={"brokerAddress": consumer.endpoint},
+        )
+        consumer.drain(host)
+        assert set(seen) == {current_catalog(spark)}
 
 
 @pytest.mark.soak

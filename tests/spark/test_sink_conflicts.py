@@ -91,6 +91,23 @@ def conf_set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
             spark.conf.unset(name)
 
 
+@contextmanager
+def in_another_catalog(spark: SparkSession, settings: dict[str, str] | None = None) -> Iterator[None]:
+    """Make a catalog without Delta tables, ``elsewhere``, the current one for a while."""
+    name = "spark.sql.catalog.elsewhere"
+    catalog = {
+        name: "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+        f"{name}.url": "jdbc:derby:memory:elsewhere;create=true",
+        f"{name}.driver": "org.apache.derby.jdbc.EmbeddedDriver",
+    }
+    with conf_set(spark, catalog | (settings or {})):
+        spark.catalog.setCurrentCatalog("elsewhere")
+        try:
+            yield
+        finally:
+            spark.catalog.setCurrentCatalog("spark_catalog")
+
+
 @pytest.mark.parametrize(
     ("statement", "tries", "deleted"),
     [

@@ -21,7 +21,7 @@ from gazette_spark.errors import OffsetError, SchemaMismatchError, TableRefusedE
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.testing.oracle import OracleVerdict, check_table
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
-from tests.spark.test_sink_conflicts import conf_set
+from tests.spark.test_sink_conflicts import in_another_catalog
 
 RAW_DDL = "journal STRING NOT NULL COMMENT 'it''s whose', offset BIGINT, value BINARY, part INT"
 
@@ -185,42 +185,22 @@ def test_a_table_that_the_catalog_has_forgotten_is_continued(spark: SparkSession
 
 
 def test_a_copy_of_a_session_is_in_the_schema_of_the_session(spark: SparkSession) -> None:
-    """Spark copies the current schema of its own catalog only."""
-    name = "spark.sql.catalog.elsewhere"
-    settings = {
-        name: "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
-        f"{name}.url": "jdbc:derby:memory:elsewhere;create=true",
-        f"{name}.driver": "org.apache.derby.jdbc.EmbeddedDriver",
-        "spark.sql.defaultCatalog": "elsewhere",
-    }
-    with conf_set(spark, settings):
-        spark.catalog.setCurrentCatalog("elsewhere")
-        try:
-            spark.catalog.setCurrentDatabase("SYS")  # A schema that each database of Derby has.
-            with private_session(spark, {}) as copy:
-                assert current_catalog(copy) == ("elsewhere", "SYS")
-        finally:
-            spark.catalog.setCurrentCatalog("spark_catalog")
+    """Spark copies only the current schema of its own catalog."""
+    with in_another_catalog(spark, {"spark.sql.defaultCatalog": "elsewhere"}):
+        spark.catalog.setCurrentDatabase("SYS")  # A schema that each database of Derby has.
+        with private_session(spark, {}) as copy:
+            assert current_catalog(copy) == ("elsewhere", "SYS")
 
 
 def test_batches_look_up_the_table_in_the_catalog_of_the_start(stream: FileStream) -> None:
     """Spark runs them in a session whose current catalog is the default one, where they made a table."""
-    spark, name = stream.spark, "spark.sql.catalog.elsewhere"
-    settings = {
-        name: "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
-        f"{name}.url": "jdbc:derby:memory:elsewhere;create=true",
-        f"{name}.driver": "org.apache.derby.jdbc.EmbeddedDriver",
-    }
-    with conf_set(spark, settings):
-        spark.catalog.setCurrentCatalog("elsewhere")
-        try:
-            # No catalog but Spark's has Delta tables here, and this one says that it cannot make one.
-            with pytest.raises(StreamingQueryException, match=r"elsewhere|JDBC|derby"):
-                stream.run(DeltaSink(APP_ID, table="looked_up"))
-            with private_session(spark, {}) as copy:
-                assert current_catalog(copy) == current_catalog(spark)
-        finally:
-            spark.catalog.setCurrentCatalog("spark_catalog")
+    spark = stream.spark
+    with in_another_catalog(spark):
+        # No catalog but Spark's has Delta tables here, and this one says that it cannot make one.
+        with pytest.raises(StreamingQueryException, match=r"elsewhere|JDBC|derby"):
+            stream.run(DeltaSink(APP_ID, table="looked_up"))
+        with private_session(spark, {}) as copy:
+            assert current_catalog(copy) == current_catalog(spark)
     assert not spark.catalog.tableExists("default.looked_up")
 
 
